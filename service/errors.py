@@ -109,7 +109,7 @@ class RequestTimeout(ServiceError):
 
 
 class Conflict(ServiceError):
-    """The session has changed since the state from which this request continues."""
+    """The session already exists, is not at the step that the request expects, or cannot be decrypted."""
 
     default_code = "state_conflict"
 

@@ -1,1 +1,1 @@
-"""Reading of uploaded files in a subprocess."""
+"""Read uploaded files in a subprocess."""

@@ -1,7 +1,7 @@
 """Subprocess that reads a file: `python -m rfa.service.reading.child OPTIONS`.
 
-Standard input is the file. Standard output is one letter (`ANSWERED`, `REFUSED` or `EXHAUSTED`) followed by JSON. The
-process imports its modules, sets its limits, and then reads the file.
+The file is read from standard input. Standard output is one letter (`ANSWERED`, `REFUSED` or `EXHAUSTED`), followed by
+JSON. The process imports its modules, limits its resources, and then reads the file.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ from rfa.service.child_environment import data_bytes, limit_resources
 ANSWERED: Final = b"a"
 REFUSED: Final = b"r"
 EXHAUSTED: Final = b"x"
-# Modules that the loader imports late. The last one is optional.
+# Modules that the loader imports when it needs them. They are imported before the resources are limited. The last one
+# is optional.
 LATE: Final = ("pyarrow.compute", "pyarrow.csv", "pyarrow.parquet", "zoneinfo", "python_calamine")
 OPEN_FILES: Final = 64
 LONGEST_NAME: Final = 64
 
 
 def main() -> None:
-    """Read the file and print the result."""
+    """Read the file, and print the result."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     sys.meta_path.insert(0, WithoutPandas())
     for name in LATE:
@@ -58,7 +59,7 @@ def _answer(content: bytes, *, sheet: str | None, most_numbers: int, **reading: 
         document = {key_name(key): _document(series) for key, series in found.items()}
         return ANSWERED, orjson.dumps({"series": document}, option=orjson.OPT_SERIALIZE_NUMPY)
     except ValueError as error:
-        if isinstance(error.__context__, MemoryError):  # the loader reports it as an error in the file
+        if isinstance(error.__context__, MemoryError):  # the loader reports a lack of memory as an error in the file
             return EXHAUSTED, b""
         return REFUSED, orjson.dumps(_of_fields(str(error)))
     except (MemoryError, pa.ArrowMemoryError):
@@ -83,7 +84,7 @@ def _plain(name: str) -> str:
 
 
 def _of_fields(message: str) -> str:
-    """Replace command-line options in a message by the names of request fields."""
+    """Replace names of command-line options in a message by names of request fields."""
     return re.sub(r"--(\w+(?:-\w+)*)", lambda option: f"`{option[1].replace('-', '_')}`", message)
 
 

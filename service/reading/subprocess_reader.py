@@ -1,8 +1,8 @@
 """Read an uploaded file in a subprocess.
 
-The uncompressed size of a file is unknown, and readers of Parquet, archives and workbooks are large programs. The
-kernel therefore limits the memory, processor time and open files of the subprocess (`child.py`), which cannot write
-files.
+The uncompressed size of a file is not known, and readers of Parquet, archives and workbooks are large programs that may
+have errors. Therefore, the operating system limits the memory, processor time and open files of the subprocess
+(`child.py`), and does not let it write files.
 """
 
 from __future__ import annotations
@@ -21,26 +21,28 @@ from rfa.service.errors import InvalidRequest, PayloadTooLarge
 from rfa.service.reading.child import ANSWERED, REFUSED
 
 PROGRAM: Final = (sys.executable, "-P", "-m", "rfa.service.reading.child")
-# Memory to reserve for the interpreter and its libraries, and for the file.
+# Memory that is reserved for the interpreter and its libraries, and for the file.
 BASE_BYTES: Final = 64 << 20
 FILE_BYTES: Final = 64 << 20
 SECONDS: Final = 10.0
-# Elapsed time, including the start of the process.
+# Limit on the elapsed time, including the start of the process.
 TIMEOUT_SECONDS: Final = 60.0
 # API keys and other settings are excluded.
 INHERITED_VARIABLES: Final = ("HOME", "LANG", "LD_LIBRARY_PATH", "PATH", "TZDIR")
-# Arrow's own allocator reserves more memory than it uses.
+# The default allocator of Arrow reserves more memory than it uses.
 PLAIN_ALLOCATOR: Final = {"ARROW_DEFAULT_MEMORY_POOL": "system", "MALLOC_ARENA_MAX": "1"}
 
 
 async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
-    """Return the series of a file, as the JSON of `ReadReply`. Cancelling this coroutine ends the subprocess.
+    """Read the series in a file, and return a `ReadReply` as JSON. Cancelling this coroutine ends the subprocess.
 
     Args:
-        options: options of the loader, and the limit `most_numbers`.
+        content: Content of the file.
+        options: Options of the loader, and the limit `most_numbers`.
 
     Raises:
-        InvalidRequest: With the message of the loader, which may name a cell or column.
+        InvalidRequest: If the file cannot be read. The message of the loader may contain the name of a column or the
+            content of a cell.
         PayloadTooLarge: If reading the file takes too much memory or time.
     """
     request = json.dumps({**options, "memory_bytes": FILE_BYTES, "seconds": SECONDS})
@@ -70,7 +72,7 @@ async def read_in_subprocess(content: bytes, options: dict[str, Any]) -> bytes:
         return document
     if kind == REFUSED:
         raise InvalidRequest(_sentence(orjson.loads(document)), code="unreadable_file")
-    raise PayloadTooLarge("Reading the file needs too much memory or time; send a part of it.")
+    raise PayloadTooLarge("Reading the file takes too much memory or time; send a part of it.")
 
 
 def _sentence(message: str) -> str:

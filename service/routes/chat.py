@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions. Base models, which are not trained on dialogues, continue a dialogue as text."""
+"""POST /v1/chat/completions. The models are not trained on dialogues, and continue a dialogue as text."""
 
 from __future__ import annotations
 
@@ -52,17 +52,17 @@ FIELDS = FieldNames("messages", LIMIT, "", decode="decode", whole=LIMIT, prefix=
         200: {
             "model": ChatCompletion,
             "description": (
-                "All choices. With `stream`, the reply has one `data:` line per token and choice, one with the usage "
-                'if requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the remaining '
-                "lines."
+                "The generated messages. With `stream`, the reply has a `data:` line for each token of each choice, a "
+                "line with the usage if it was requested, and `data: [DONE]` at the end. If an error occurs, "
+                '`{"error": …}` replaces the remaining lines.'
             ),
         },
         **MODEL_ERRORS,
     },
 )
 async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Response:
-    """Generate the next message of a dialogue, with the interface of OpenAI's chat completions. The model reads the
-    text that the template `chat_template` in /info produces."""
+    """Generate the next message of a dialogue, with the interface of OpenAI's chat completions. The messages are
+    converted to a text with the template `chat_template` in /info, and the model continues this text."""
     facts, completion = language_of(engine, body.model), body.completion()
     check_limits(
         completion, engine.numbers_per_token(facts.name, completion.logprobs or 0, with_latents=False),
@@ -82,7 +82,7 @@ async def chat(body: ChatRequest, request: Request, engine: EngineDep) -> Respon
 
 @dataclass
 class _Writer:
-    """Writer that builds the reply, complete or in chunks."""
+    """Builds the reply to a request, as a whole or in chunks."""
 
     job: GenerateJob
     body: ChatRequest
@@ -109,7 +109,7 @@ class _Writer:
         return ChatCompletion(**self._head("chat.completion"), choices=choices, usage=usage)
 
     async def chunks(self) -> AsyncIterator[ChatChunk | orjson.Fragment]:
-        """Yield the chunks of the stream."""
+        """Yield the chunks of a streamed reply."""
         begun: set[int] = set()
         generated = 0
         options = self.body.stream_options

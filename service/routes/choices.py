@@ -1,4 +1,4 @@
-"""Choices of /v1/completions with their text, tokens and finish reason, complete or in chunks."""
+"""Build the choices in replies of /v1/completions, with their text, tokens and finish reason."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rfa.service.schemas.openai import (
 )
 from rfa.service.schemas.text_replies import FinishReason
 
-# All other reasons are limits on tokens or time, which OpenAI calls "length".
+# All other reasons are limits on tokens or time. OpenAI's name for them is "length".
 OPENAI_REASONS: dict[str, Literal["stop", "length"]] = {"eos_token": "stop", "stop_sequence": "stop"}
 # A token of a choice: the position of a prompt token, or the event of a generated token.
 _Listed = int | TokenEvent
@@ -28,8 +28,12 @@ _Listed = int | TokenEvent
 
 @dataclass
 class ChoiceWriter:
-    """Writer that builds one choice, complete or in chunks. Each chunk must be encoded once and in order, because
-    encoding decodes the tokens."""
+    """Builds one choice, as a whole or in chunks. Chunks must be encoded in order and only once, because the tokens are
+    decoded during the encoding.
+
+    Attributes:
+        index: Position of the choice in the reply.
+    """
 
     index: int
     job: GenerateJob
@@ -50,7 +54,7 @@ class ChoiceWriter:
     def piece(
         self, events: Sequence[TokenEvent], finish: FinishReason | None, state: str | None = None
     ) -> CompletionChunkChoice:
-        """Return the next chunk. Only the last one contains `finish`."""
+        """Return the next chunk with the tokens of `events`. Only the last chunk has a reason `finish`."""
         return CompletionChunkChoice(**self._fields(events, finish), state=state)
 
     def _fields(self, events: Sequence[TokenEvent], finish: FinishReason | None) -> dict[str, Any]:
@@ -66,7 +70,8 @@ class ChoiceWriter:
         }
 
     def _prompt_part(self) -> tuple[str, ScoredPrompt | None]:
-        """Return the text and scores of the prompt for the first chunk with `echo`; otherwise, return an empty text."""
+        """Return the text and the scores of the prompt for the first chunk, if `echo` is set. Otherwise, return an
+        empty text and None."""
         if self._has_begun:
             return "", None
         self._has_begun = True
@@ -129,13 +134,13 @@ class ChoiceWriter:
 
 
 def _score(scored: ScoredPrompt | None, position: int, column: str) -> float | None:
-    """Return the score of a prompt token, or None for the first token."""
+    """Return a score of the prompt token at a position. Return None for the first token, which has no scores."""
     row = None if scored is None else scored.row(position)
     return None if row is None else float(getattr(scored.scores, column)[row])  # type: ignore[union-attr]
 
 
 def _top(one: _Listed, scored: ScoredPrompt | None) -> list[tuple[int, float]]:
-    """Return the most probable tokens at the position of this token, with their log probabilities."""
+    """Return the most probable tokens at the position of a token, and their log probabilities."""
     if isinstance(one, TokenEvent):
         return [(top.id, top.logprob) for top in one.top_tokens or ()]
     row = None if scored is None else scored.row(one)

@@ -1,4 +1,4 @@
-"""Functions that all routes share: access to the engine, documented errors, replies and streams."""
+"""Functions that several routes use: access to the engine, descriptions of errors, and replies that are streamed."""
 
 from __future__ import annotations
 
@@ -40,21 +40,21 @@ logger = logging.getLogger("rfa.http")
 Item = TypeVar("Item")
 NDJSON = "application/x-ndjson"
 SSE = "text/event-stream"
-# Prevents proxies from buffering a stream.
+# Headers that prevent proxies from buffering a stream.
 STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-# Minimum size of the chunks of a long document, about half a millisecond of work.
+# Minimum size of the chunks of a long document. Encoding a chunk takes about half a millisecond.
 PIECE_BYTES: Final = 1 << 15
 
 
 async def get_engine(request: Request) -> Engine:
-    """Return the engine, after switching to the current bundles if they have changed. Call this at the start of a
-    request.
+    """Return the engine. If a reload has replaced the bundles, the engine uses the new ones from now on. Call this at
+    the start of a request.
 
-    This function is asynchronous, because FastAPI runs other functions in threads, and bundles may be switched only in
-    the event loop.
+    This function is asynchronous because FastAPI runs other functions in threads, and the bundles may only be replaced
+    on the event loop.
 
     Raises:
-        NotReady: Before start-up and after shutdown.
+        NotReady: If the bundles are not loaded, or the server is shutting down.
     """
     engine: Engine | None = request.app.state.engine
     if engine is None:
@@ -66,17 +66,17 @@ async def get_engine(request: Request) -> Engine:
 EngineDep = Annotated[Engine, Depends(get_engine)]
 
 
-# Errors of the routes whose body names a model.
+# Errors of routes whose request has a body with the name of a model.
 BODY_ERRORS: tuple[type[ServiceError], ...] = (
     InvalidRequest, MethodNotAllowed, NotFound, NotReady, Overloaded, PayloadTooLarge, UnsupportedMediaType,
 )  # fmt: skip
 
 
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI entries of these errors and of the errors that every route can return."""
+    """Return the OpenAPI descriptions of the responses for these errors and for `InternalError`."""
     described: dict[int | str, dict[str, Any]] = {}
     every: tuple[type[ServiceError], ...] = (InternalError, *kinds)
-    # InternalError comes first, so that another error with the same status can replace its description.
+    # InternalError comes first. Another error with the same status then replaces its description.
     for kind in sorted(every, key=STATUS.__getitem__):
         entry: dict[str, Any] = {"model": ErrorReply, "description": (kind.__doc__ or "").strip()}
         if kind in _EXAMPLES:
@@ -97,28 +97,28 @@ _EXAMPLES: dict[type[ServiceError], ServiceError] = {
 
 
 def json_response(document: Any) -> Response:
-    """Return a short JSON reply."""
+    """Return a response with a short JSON document."""
     return Response(dumps(document), media_type="application/json")
 
 
 class ReplyCut(ClientGone):
-    """Raised if a reply that has already started cannot be completed. Closing the connection informs the client."""
+    """Raised if a reply that has already started cannot be completed. The connection is closed, so that the client
+    detects this."""
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:
-    """Encode a document as one NDJSON line, in chunks if it is long."""
+    """Encode a document as one NDJSON line. A long document is yielded in chunks."""
     return _chunks(chain(pieces(document), (b"\n",)))
 
 
 def encode_sse(document: Any) -> Iterator[bytes]:
-    """Encode a document as one server-sent event, in chunks if it is long. JSON contains no raw line breaks, so no
-    value can begin another event.
-    """
+    """Encode a document as one server-sent event. A long document is yielded in chunks. JSON contains no line breaks,
+    so a value cannot start another event."""
     return _chunks(chain((b"data: ",), pieces(document), (b"\n\n",)))
 
 
 def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """Join parts into chunks of at least PIECE_BYTES, except for the last one."""
+    """Join parts to chunks of at least PIECE_BYTES. The last chunk may be smaller."""
     buffer = _PieceBuffer()
     for part in parts:
         if chunk := buffer.add(part):
@@ -128,20 +128,20 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _PieceBuffer:
-    """Buffer that joins parts of a reply to pieces of at least PIECE_BYTES."""
+    """Joins parts of a reply to pieces of at least PIECE_BYTES."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
         self._size = 0
 
     def add(self, part: bytes) -> bytes:
-        """Add a part. Return all parts joined if they have at least PIECE_BYTES; otherwise, return b""."""
+        """Add a part. If all parts together have at least PIECE_BYTES, return them joined. Otherwise, return b""."""
         self._parts.append(part)
         self._size += len(part)
         return self.flush() if self._size >= PIECE_BYTES else b""
 
     def flush(self) -> bytes:
-        """Return all parts joined, and empty the buffer."""
+        """Return all parts joined, and clear the buffer."""
         joined = b"".join(self._parts)
         self._parts.clear()
         self._size = 0
@@ -149,13 +149,14 @@ class _PieceBuffer:
 
 
 class PieceStream(Response):
-    """Response body that is computed while it is sent.
+    """Response whose body is computed while it is sent.
 
-    The next part is computed when the connection has accepted the previous one. If the client disconnects, or reads
-    nothing for `send_timeout_seconds`, the iteration ends and its work is cancelled.
+    The next part is computed after the previous one was sent. If the client disconnects or reads nothing for
+    `send_timeout_seconds`, the computation is cancelled.
 
     Args:
-        source: the iterator that produces the parts. It is closed at the end, even if no part was requested.
+        pieces: Parts of the body.
+        source: Iterator from which the parts are computed. It is closed at the end, even if no part was requested.
     """
 
     def __init__(
@@ -194,7 +195,7 @@ class PieceStream(Response):
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for piece in self._pieces:
             await self._send(send, piece)
-            # Without a pause, a backlog blocks the event loop if no call waits, as after a disconnect.
+            # Without a pause, many parts block the event loop if no call waits, for example after a disconnect.
             await (self._cooperative.pause() if len(piece) >= PIECE_BYTES else asyncio.sleep(0))
         await self._send(send, b"", more=False)
 
@@ -221,8 +222,8 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
 
 
 async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
-    """Return the first item of an iterator. If an error occurs before it, the iterator is closed and the error is
-    returned with its own status."""
+    """Return the first item of an iterator. If an error occurs before it, close the iterator and raise the error, so
+    that the response has the status of the error."""
     try:
         return await unless_disconnected(request, anext(iterator))
     except BaseException:
@@ -231,33 +232,40 @@ async def _first(request: Request, iterator: AsyncIterator[Item]) -> Item:
 
 
 async def open_stream(request: Request, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """Return a stream of documents that always ends with exactly one terminal document, even after an error.
+    """Return a response that streams documents. If an error occurs after the first document, the last document is the
+    error.
+
+    Args:
+        media_type: NDJSON or SSE.
 
     Raises:
-        ServiceError, ClientGone: See `_first`.
+        ServiceError: If an error occurs before the first document.
+        ClientGone: If the client disconnects before the first document.
     """
     return event_stream(request, await _first(request, documents), documents, media_type)
 
 
 def event_stream(request: Request, first: Any, documents: AsyncIterator[Any], media_type: str) -> PieceStream:
-    """Return a stream that starts with `first`. See `open_stream`."""
+    """Return a response that streams `first` and then `documents`. See `open_stream`."""
     encode = encode_sse if media_type == SSE else encode_ndjson
     pieces = _encode_all(_with_terminal_error(first, documents), encode)
     return PieceStream(request, pieces, documents, media_type, headers=STREAM_HEADERS)
 
 
 async def open_pieces(request: Request, encoded: AsyncIterator[bytes], media_type: str) -> PieceStream:
-    """Return a body that is sent while it is computed. An error after the first part interrupts the body.
+    """Return a response whose body is sent while it is computed. If an error occurs after the first part, the
+    connection is closed.
 
     Raises:
-        ServiceError, ClientGone: See `_first`.
+        ServiceError: If an error occurs before the first part.
+        ClientGone: If the client disconnects before the first part.
     """
     first = await _first(request, encoded)
     return PieceStream(request, _rest([first], encoded), encoded, media_type, headers=STREAM_HEADERS)
 
 
 async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield the buffered parts, then the following ones. An error interrupts the body."""
+    """Yield the buffered parts, and then the following ones. If an error occurs, raise ReplyCut."""
     while buffered:
         yield buffered.pop(0)
     try:
@@ -266,15 +274,15 @@ async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> Async
     except Exception as error:
         if not isinstance(error, NAMED):
             logger.exception("reply failed")
-        logger.warning("a reply was interrupted: %s", as_service_error(error).message)
+        logger.warning("a reply was interrupted by an error: %s", as_service_error(error).message)
         raise ReplyCut from None
 
 
 async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> Response:
-    """Return a JSON reply that is computed while it is encoded.
+    """Return a response with a JSON document that is computed while it is encoded.
 
-    Up to HELD bytes are computed before the reply is sent, so that errors until then have their own status. The rest of
-    a longer reply is computed while the client reads it, and an error interrupts it.
+    The first HELD bytes are computed before the reply is sent. If an error occurs in this part, the response is the
+    error. The rest is computed while the client reads it. If an error occurs then, the connection is closed.
 
     Raises:
         ServiceError: If an error occurs before the reply is sent.
@@ -293,7 +301,7 @@ async def document_response(request: Request, encoded: AsyncIterator[bytes]) -> 
 
 
 async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperative: CooperativeWork) -> bool:
-    """Read up to HELD bytes into `buffered`. Return whether this was the whole body."""
+    """Read about HELD bytes into `buffered`. Return whether this was the whole body."""
     size = 0
     async for piece in encoded:
         buffered.append(piece)
@@ -306,7 +314,7 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
 
 
 async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join small parts into parts of at least PIECE_BYTES."""
+    """Join parts to pieces of at least PIECE_BYTES. The last piece may be smaller."""
     buffer = _PieceBuffer()
     try:
         async for part in encoded:
@@ -319,7 +327,7 @@ async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def encode_document(document: Any) -> AsyncIterator[bytes]:
-    """Encode a complete document in parts."""
+    """Encode a document that is already computed, and yield the parts."""
     for piece in pieces(document):
         yield piece
 

@@ -1,4 +1,4 @@
-"""POST /filter, which estimates states. It returns one reply or a stream of steps."""
+"""POST /filter, which estimates states. The reply is one document, or a stream with a document for each step."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from rfa.service.schemas.filter_requests import FilterRequest
 from rfa.service.schemas.many import FilterManyReply
 
 router = APIRouter(route_class=ArrowRoute)
-SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
+SMOOTHED_NUMBERS = 32  # estimated number of numbers in a smoothed step
 
 
 @router.post(
@@ -63,16 +63,16 @@ SMOOTHED_NUMBERS = 32  # approximate size of a smoothed step
         200: {
             "model": FilterReply | FilterColumns | FilterManyReply,
             "description": (
-                "The estimates for each observation. With `stream`, the reply has one line per step, as NDJSON or, "
-                "if the Accept header requests them, as server-sent events. For a rejected row, the line contains "
-                '`error`, `index` and `t`. The last line contains `"done": true` or `{"error": …}`. If the request '
-                "contains `values`, the reply contains columns. If the request is an Arrow stream, the reply is one "
-                "too, and the metadata `rfa` of its schema contains the rest of the reply as JSON. If the request "
-                "contains several `series`, the reply lists the results by name, or with `stream` on one line each. "
-                "If the request is an Arrow stream with `by`, the reply contains one record batch per series. Each "
-                "batch contains the key columns, the columns of a single series, `state` in the last row if "
-                "`return_state` is set, and `error`. Its metadata `rfa` contains the rest of its reply. An empty "
-                "batch at the end contains the totals."
+                "The estimates for each observation. With `stream`, the reply has one line for each step. The format "
+                "is NDJSON, or server-sent events if the Accept header requests them. For a rejected row, the line "
+                'contains `error`, `index` and `t`. The last line contains `"done": true` or `{"error": …}`. If the '
+                "request contains `values`, the reply contains columns. If the request is an Arrow stream, so is the "
+                "reply. The metadata `rfa` of its schema contains the rest of the reply as JSON. If the request "
+                "contains `series`, the reply contains the results by the name of the series. With `stream`, there is "
+                "one line for each series. If the request is an Arrow stream with `by`, the reply has one record batch "
+                "for each series. It contains the key columns, the columns as for a single series, `error`, and "
+                "`state` in its last row if `return_state` is set. Its metadata `rfa` contains the rest of the reply "
+                "for this series. The last batch is empty, and its metadata contains the totals."
             ),
             "content": {ARROW: {"schema": {"type": "string", "format": "binary"}}},
         },
@@ -106,7 +106,7 @@ async def filter_sequence(body: FilterRequest, request: Request, engine: EngineD
 async def _prepare(
     request: Request, engine: Engine, body: FilterRequest
 ) -> tuple[ModelChoice, str, int, StateExchange, FilterOptions]:
-    """Return the model, its name and number of passes, the states in the request, and the filter options."""
+    """Return the choice of the model, its name, the number of passes, the states of the request, and the options."""
     size = _size(body)
     resolved = await engine.resolve_filter(body.model, body.system)
     choice: ModelChoice = resolved if body.known is None else WithCovariates(resolved, len(body.known))
@@ -119,8 +119,7 @@ async def _prepare(
 
 
 async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, RunningFilter]:
-    """Add one of several series to the common job of a request. In other respects, it is handled like a single
-    series."""
+    """Prepare the filtering of one series in a request with several series."""
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
     return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement_warnings(body.model))
@@ -128,7 +127,11 @@ async def _part(request: Request, engine: Engine, body: FilterRequest, place: in
 
 @dataclass(frozen=True)
 class RunningFilter:
-    """A request whose job is running, and everything that its reply needs."""
+    """A running filter request. It stores what is needed to build the reply.
+
+    Attributes:
+        notes: Warnings about the request.
+    """
 
     request: Request
     job: FilterJob | SequenceJob
@@ -138,7 +141,8 @@ class RunningFilter:
     notes: list[FilterWarning]
 
     async def summary(self, filtered: Filtered) -> FilterSummary:
-        """Return the results for the whole series, and refund the quota for observations that were not processed."""
+        """Return the results for the whole series. The quota for observations is adjusted: observations that were
+        filtered repeatedly are added, and those that were not filtered are refunded."""
         if recomputed := getattr(self.job, "recomputed", 0):
             client_of(self.request).spend("observations", recomputed)
         if filtered.finish_reason != "complete":
@@ -163,7 +167,8 @@ class RunningFilter:
         )
 
     async def summary_of_columns(self, filtered: Filtered, columns: Columns) -> ColumnsSummary:
-        """Return the results for a reply in columns, and add the smoothed states to the columns."""
+        """Return the results for the whole series for a reply in columns. The smoothed states are added to
+        `columns`."""
         if filtered.smoothed is not None:
             columns.add_smoothed(filtered.smoothed)
         summary = await self.summary(replace(filtered, smoothed=None))
@@ -173,7 +178,7 @@ class RunningFilter:
 
 
 def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) -> FilterRuntime:
-    """Return the model for this number of columns."""
+    """Return the model for `size` components. Errors name the field of the request that contains the observations."""
     try:
         return engine.filter_model(choice, size)
     except (InvalidInput, InvalidRequest) as error:
@@ -183,7 +188,7 @@ def _model(body: FilterRequest, engine: Engine, choice: ModelChoice, size: int) 
 
 
 def _size(body: FilterRequest) -> int:
-    """Return the number of components of each observation, or 1 if there is no observation."""
+    """Return the number of components of an observation. If there is no observation, return 1."""
     if body.values is not None:
         return len(body.values)
     return next((len(row) for row in body.observations or () if row is not None), 1)
@@ -240,7 +245,8 @@ def _inputs(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, horizon: tuple[float, ...], ahead: tuple[float, ...],
     resumed: Any,
 ) -> tuple[Inputs | None, np.ndarray | None]:  # fmt: skip
-    """Return the inputs or known covariates for the observations, and the known covariates for the future rows."""
+    """Return the inputs for the observations, and the known columns at the future rows. If there are known columns, the
+    inputs contain their values."""
     if body.known is None:
         return None if body.input is None else input_rows("input", body.input, model.state_size, model.name), None
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
@@ -251,7 +257,7 @@ def _inputs(
 
 
 def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
-    """Return the given times. If there are none, return the indices of the steps."""
+    """Return the times of the request, `[N]`. If there are none, return the indices of the steps."""
     begin = 0 if resumed is None else resumed.count
     times = (
         np.arange(begin, begin + count, dtype=np.float64) if body.times is None else np.array(body.times, np.float64)
@@ -268,13 +274,14 @@ def _times(body: FilterRequest, count: int, resumed: Any) -> np.ndarray:
 def _ahead(
     body: FilterRequest, model: FilterRuntime, times: np.ndarray, resumed: Any
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return the horizons of the future rows, and the horizons up to the last of them whose coverage is tracked."""
+    """Return the horizons of the future rows, and additional horizons up to the last row for which the coverage is
+    checked."""
     count = body.rows_ahead
     if not count:
         return (), ()
     step = 1.0 if body.times is None else _usual_lag(times, resumed)
     if not step:
-        message = "ahead requires at least two different times, which determine the time step; use horizon instead"
+        message = "ahead requires at least two different times, to determine the time step; use horizon instead"
         raise InvalidRequest(message, param="ahead", code="no_times")
     followed_leads = followed(model, step, count * step)
     return (
@@ -284,7 +291,8 @@ def _ahead(
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """Return the typical time step, from this request or from the state. It is 0 if all times are equal."""
+    """Return the typical time step of the request, or of the state if it cannot be determined from the request. Return
+    0 if all times are equal."""
     if lag := usual_lag(times):
         return lag
     if resumed is None or not resumed.count:
@@ -293,7 +301,7 @@ def _usual_lag(times: np.ndarray, resumed: Any) -> float:
 
 
 async def _document(running: RunningFilter, selected: Collection[str] | None) -> AsyncIterator[bytes]:
-    """Encode the JSON reply: first `steps`, while they are computed, then the summary."""
+    """Encode the JSON reply: first `steps`, while they are computed, and then the results for the whole series."""
     between = begin = b'{"steps":['
     async for event in running.job.events():
         if isinstance(event, Filtered):
@@ -322,7 +330,7 @@ async def _lines(running: RunningFilter, selected: Collection[str] | None) -> As
 
 
 async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
-    """Add all steps to `columns` and return the summary."""
+    """Add all steps to `columns`, and return the results for the whole series."""
     async for event in running.job.events():
         if isinstance(event, Filtered):
             return await running.summary_of_columns(event, columns)
@@ -338,6 +346,6 @@ async def _columns(running: RunningFilter, columns: Columns) -> AsyncIterator[by
 
 
 async def _arrow(running: RunningFilter, columns: Columns) -> Response:
-    """Return the Arrow reply in columns. The summary is JSON in the metadata `rfa` of its schema."""
+    """Return the Arrow reply. The metadata `rfa` of its schema is JSON with the results for the whole series."""
     summary = await unless_disconnected(running.request, _collect(running, columns))
     return Response(encode_arrow(columns.arrays(), dumps(summary)), media_type=ARROW)

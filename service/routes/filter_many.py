@@ -1,5 +1,5 @@
-"""POST /filter with `series`. The reply for each series is the same as in a request with this series alone, and is sent
-as soon as it is complete."""
+"""POST /filter with several series. The reply for each series is identical to that of a request with this series alone.
+It is sent when the series is complete."""
 
 from __future__ import annotations
 
@@ -37,16 +37,17 @@ from rfa.service.validation import check_lengths, validated, validation_failure
 if TYPE_CHECKING:
     from rfa.service.routes.filter import RunningFilter
 
-# Time slice between two pauses.
+# Time after which the validation of series pauses.
 SLICE_SECONDS: Final = 0.001
 Begin = Callable[[FilterRequest, int], Awaitable[tuple[Part, "RunningFilter"]]]
 
 
 async def answer_many(body: FilterRequest, request: Request, engine: Engine, begin: Begin) -> Response:
-    """Filter several series, each in the same way as a single one.
+    """Filter the series of a request, and return the response.
 
     Args:
-        begin: function that creates a part of the common job from the request of a series.
+        begin: Function that prepares the filtering of one series, given a request with only this series and the
+            position of the series.
 
     Raises:
         ServiceError: If the request as a whole is invalid.
@@ -78,8 +79,8 @@ class RunningSeries:
     """A series that is being filtered.
 
     Attributes:
-        names: names of its columns, or None if it has rows.
-        request: the request for all series.
+        names: Names of its columns. None if the request contains rows (`observations`).
+        request: Request with all series.
     """
 
     names: tuple[str, ...] | None
@@ -88,14 +89,14 @@ class RunningSeries:
     running: RunningFilter
 
     def columns(self, *outputs: Any) -> Columns:
-        """Return the results of the series in columns."""
+        """Return the outputs of the series as columns."""
         columns = Columns(self.names or (), self.request.fields, self.request.horizon)
         for one in outputs:
             columns.add(one)
         return columns
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """Return all columns of the results, without rows."""
+        """Return all columns of the results without rows."""
         columns = self.columns(self.part.job.no_steps())
         if self.request.smooth:
             columns.add_smoothed(())
@@ -104,7 +105,7 @@ class RunningSeries:
 
 @dataclass(frozen=True)
 class SeriesResult:
-    """The reply or error of a series."""
+    """Reply or error for a series. `place` is the position of the series in the request."""
 
     place: int
     name: str
@@ -112,11 +113,12 @@ class SeriesResult:
 
 
 class SeriesBatch:
-    """The series of a request, both valid and rejected.
+    """Validates and filters the series of a request.
 
     Attributes:
-        running: valid series by position.
-        refused: errors of invalid series by position.
+        names: Names of all series.
+        running: Valid series by position, until they are complete.
+        refused: Errors of invalid series by position.
     """
 
     def __init__(self, body: FilterRequest, request: Request) -> None:
@@ -133,7 +135,7 @@ class SeriesBatch:
 
     @classmethod
     async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> SeriesBatch:
-        """Validate all series. Other tasks can run in between."""
+        """Validate all series of a request. Other tasks can run in between."""
         batch = cls(body, request)
         shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
         pause = _Pauses(request.app.state.cooperative)
@@ -142,15 +144,15 @@ class SeriesBatch:
             try:
                 one = _series_request(document, shared, request)
                 names = None if one.values is None else tuple(one.values)
-                # Leave out the request itself, because its lists need more memory than the arrays made from them.
+                # The request of the series is not stored, because its lists need more memory than its arrays.
                 batch.running[place] = RunningSeries(names, body, *await begin(one, place))
             except NAMED as error:
                 batch.refused[place] = as_service_error(error)
         return batch
 
     async def results(self) -> AsyncGenerator[SeriesResult]:
-        """Yield the result of each series when it is complete. At the end, `summary` is complete. Closing the iterator
-        cancels the remaining series."""
+        """Yield the result of each series when the series is complete. Closing the iterator cancels the remaining
+        series."""
         try:
             for place, error in self.refused.items():
                 yield self._result(place, error)
@@ -174,17 +176,17 @@ class SeriesBatch:
         return SeriesResult(place, self.names[place], reply)
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """Return all columns of a result without rows, or no columns if all series were rejected."""
+        """Return all columns of a result without rows. If all series were rejected, return no columns."""
         some = next(iter(self.running.values()), None)
         return {} if some is None else some.empty_columns()
 
     def summary(self) -> ManySummary:
-        """Return the results for all series, when they are complete."""
+        """Return the totals of all series. Call this after the end of `results`."""
         return ManySummary(self.model, len(self.names), self._failed, self._observations, self._timings)
 
 
 class _Pauses:
-    """Pauses after each time slice, so that other tasks can run."""
+    """Pauses if SLICE_SECONDS have passed since the last pause, so that other tasks can run."""
 
     def __init__(self, cooperative: CooperativeWork) -> None:
         self._cooperative = cooperative
@@ -197,14 +199,14 @@ class _Pauses:
 
 
 def _series_request(document: Any, shared: dict[str, Any], request: Request) -> FilterRequest:
-    """Build the request of a single series."""
+    """Build a request with a single series from its document and the fields that all series share."""
     if type(document) is not dict:
         raise InvalidRequest("Each series must be a JSON object.", code="model_type")
     check_lengths(document, request.app.state.settings.limits)
     for name in document:
         if name in FilterRequest.model_fields and name not in FilterSeries.model_fields:
             raise InvalidRequest(
-                f"{name} applies to all series; move it from the item of `series` to the top level",
+                f"{name} applies to all series; move it from the series to the top level of the request",
                 param=name,
                 code="of_all_series",
             )
@@ -229,7 +231,7 @@ async def _reply(one: RunningSeries, event: SeriesEnd) -> FilterReply | FilterCo
 
 
 class _SeriesOutputs(Blocks):
-    """Steps of a series, which are created while they are encoded."""
+    """Steps of a series, which are converted to dictionaries while they are encoded."""
 
     def __init__(self, outputs: Sequence[Any], fields: Collection[str] | None) -> None:
         self._outputs = outputs
@@ -244,7 +246,7 @@ class _SeriesOutputs(Blocks):
 
 
 async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
-    """Encode the JSON reply: first `series`, as they are completed, then the summary."""
+    """Encode the JSON reply: first `series`, in the order in which they are completed, and then the totals."""
     between = b'{"series":{'
     async with aclosing(batch.results()) as results:
         async for one in results:
@@ -257,7 +259,7 @@ async def _document(batch: SeriesBatch) -> AsyncIterator[bytes]:
 
 
 async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
-    """Yield a document for each series when it is complete, then the summary."""
+    """Yield a document for each series when it is complete, and then the totals."""
     async with aclosing(batch.results()) as results:
         async for one in results:
             reply = one.reply.payload() if isinstance(one.reply, ServiceError) else one.reply
@@ -266,7 +268,7 @@ async def _lines(batch: SeriesBatch) -> AsyncIterator[Any]:
 
 
 async def _arrow(batch: SeriesBatch, keys: Keys) -> AsyncIterator[bytes]:
-    """Encode the Arrow reply: one record batch for each series, in which its keys come first."""
+    """Encode the Arrow reply, with one record batch for each series. The first columns of a batch are the keys."""
     writer = SeriesWriter(keys, batch.empty_columns(), has_states=batch.body.return_state is True)
     begin = writer.begin()
     async with aclosing(batch.results()) as results:

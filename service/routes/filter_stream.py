@@ -1,18 +1,19 @@
-"""WS /filter/stream: a live stream, which sends one reply frame for each frame with an observation, in order.
+"""WS /filter/stream, which filters a live stream. The server replies to each frame with an observation, in order.
 
     → {"model" | "system", "levels", "horizon", "samples", "seed", "state", "return_state", "state_every"}, all optional
     ← {"ready": true, "model", "seed", "observation_size", "levels", "index"}
-    → {"t", "y", "noise"} …                  may be pipelined
-    ← a step of POST /filter … with "state" and "warnings" every `state_every` steps
-    ← {"error", "index", "t"} for a late or malformed observation; the stream continues
+    → {"t", "y", "noise"}                    further observations may be sent before the reply
+    ← a step as in POST /filter              with "state" and "warnings" every `state_every` steps
+    ← {"error", "index", "t"}                for a late or invalid observation; the stream continues
     → {"close": true}
-    ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state", "refused"}, then a close
+    ← {"done": true, "steps", "log_likelihood", "calibration", "warnings", "reason", "state", "refused"}
 
-Unless the client disconnects, a stream ends with one terminal frame: `done`, or `{"error": …}` without `index`. 100
-rejected observations in a row end it with the reason `refused`. If a client sends faster than the filter computes, or
-does not read its replies, its frames are not read until it has caught up. A stream without observations for
-`stream_idle_seconds` ends with the reason `idle` and a state to continue from. A shutdown of the server also ends it
-with a state. Pings do not count as activity, because client libraries send them without the application.
+Then the server closes the connection. Unless the client disconnects, the last frame is the one with `done`, or
+`{"error": …}` without `index`. A stream ends with the reason `refused` after 100 consecutive rejected observations. If
+a client sends observations faster than the filter processes them, or does not read the replies, its frames are not read
+for some time. A stream without observations for `stream_idle_seconds` ends with the reason `idle`, and a stream ends
+with the reason `drain` when the server shuts down. In both cases, the last frame contains the state, if it was
+requested. Pings are not observations, because client libraries send them even if the application does nothing.
 """
 
 from __future__ import annotations
@@ -62,16 +63,16 @@ from rfa.service.websocket import NORMAL, POLICY, SERVICE_RESTART, JsonSocket, c
 
 logger = logging.getLogger("rfa.stream")
 
-# Number of frames and replies that are processed before other tasks run.
+# Maximum number of frames and replies that are processed before other tasks run.
 FRAMES_PER_SLICE = 8
 CLOSE_CODES: dict[str, int] = {"drain": SERVICE_RESTART, "refused": POLICY}
 
 
 class FilterStream:
-    """ASGI application of the endpoint."""
+    """ASGI application for the endpoint /filter/stream."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Starlette sets the route only for HTTP; logs and metrics use it.
+        # Logs and metrics use the route. Starlette sets it only for HTTP.
         scope["route"] = ROUTE
         settings: Settings = scope["app"].state.settings
         socket = JsonSocket(
@@ -93,7 +94,7 @@ router = APIRouter(routes=[ROUTE])
 
 
 async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
-    """Serve one stream, from its first frame to its terminal frame."""
+    """Serve one stream, from its first frame to its last frame."""
     try:
         document, code = await _run(connection, socket)
     except ClientGone:
@@ -106,17 +107,17 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
 
 
 def _terminal(error: Exception) -> tuple[ErrorReply, int]:
-    """Return the terminal frame of a stream that failed, and its close code.
+    """Return the last frame of a stream that failed, and the close code.
 
-    This is a function of its own because an error that is stored in a local variable keeps its frame alive, and with it
-    the rejected document.
+    This is a separate function because an error in a local variable of `_serve` would keep the rejected document in
+    memory, through a reference cycle of the error and the stack frame.
     """
     failure = as_service_error(error)
     return failure.payload(), close_code(failure)
 
 
 async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDone | ErrorReply, int]:
-    """Process the stream until it ends. Return the terminal frame and its close code."""
+    """Process the stream until it ends. Return its last frame and the close code."""
     state = connection.app.state
     engine: Engine | None = state.engine
     if engine is None:
@@ -124,7 +125,7 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDo
     request = await _read_request(socket, state.settings.limits.body_timeout_seconds)
     client = client_of(connection)
     with client.stream(), state.memory.take(0) as lease:
-        engine.switch_when_due()  # a stream begins with its first frame, not with its connection
+        engine.switch_when_due()  # a stream begins with its first frame, which may be long after the handshake
         stream = await _open(connection, engine, request, lease)
         try:
             await socket.write([stream.ready()])
@@ -176,7 +177,7 @@ async def _open(connection: HTTPConnection, engine: Engine, request: FilterStrea
             weights="weights" in (request.fields or ()),
             seed=choose_seed(request.seed, resumed),
             state=resumed,
-            # The session is stored before each reply is sent.
+            # With a session, the state is stored before each reply is sent.
             state_every=1 if exchange.is_durable else request.state_every or 0,
             wants_state=exchange.is_requested,
             utc_offsets=UtcOffsets.of_zone(request.tz),
@@ -203,7 +204,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
     """Pass observations to the job, until the client closes the stream or disconnects, or a frame is too large.
 
     Args:
-        pace: function that counts observations, and returns the seconds until the next one is allowed.
+        pace: Function that counts observations, and returns the seconds until the next one is allowed.
     """
     job, loop = stream.job, get_running_loop()
     try:
@@ -212,7 +213,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
             if observed is None:
                 job.close()
                 return
-            await stream.wait_for_capacity()  # the direct path may have used the capacity in the meantime
+            await stream.wait_for_capacity()  # the direct path may have used the reserved memory in the meantime
             job.push(observed)
             recomputed, job.recomputed = job.recomputed, 0
             if pace is not None and (seconds := pace(1 + recomputed)):
@@ -231,7 +232,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
 
 
 async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | RefusedRow | None:
-    """Return the next observation, valid or rejected. None means that the client closed the stream."""
+    """Return the next observation or rejected row. Return None if the client has closed the stream."""
     try:
         document = await socket.read()
     except InvalidRequest as error:
@@ -240,7 +241,7 @@ async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | Refuse
 
 
 async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | ErrorReply, int]:
-    """Send the replies until the stream ends. Return the terminal frame and its close code."""
+    """Send the replies until the stream ends. Return its last frame and the close code."""
     most = max(1, FRAMES_PER_SLICE // stream.job.event_rows)
     while True:
         replies = await stream.job.replies(most)
@@ -253,7 +254,7 @@ async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | E
 
 
 async def _send(socket: JsonSocket, replies: Sequence[StreamStep], stream: LiveStream) -> None:
-    """Send the replies up to the first one whose state cannot be saved."""
+    """Send replies. If the state of a reply cannot be saved, send the replies before it, and raise the error."""
     documents: list[Any] = []
     try:
         for reply in replies:

@@ -1,4 +1,4 @@
-"""POST /generate, which generates text. It returns one reply or a stream of server-sent events."""
+"""POST /generate, which generates text. The reply is a JSON document or a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ MODEL_ERRORS = error_responses(*BODY_ERRORS, Conflict, EngineFailure)
         200: {
             "model": GenerateReply,
             "description": (
-                "The generated text. With `stream`, the reply has one `data:` line per token. Only the last line "
-                'contains `generated_text` and `details`. After an error, the last line is `{"error": …}`.'
+                "The generated text. With `stream`, the reply has a `data:` line for each token. Only the last line "
+                'contains `generated_text` and `details`. If an error occurs, the last line is `{"error": …}`.'
             ),
         },
         **MODEL_ERRORS,
@@ -69,10 +69,10 @@ MODEL_ERRORS = error_responses(*BODY_ERRORS, Conflict, EngineFailure)
     tags=["language"],
 )
 async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Generate text that continues a prompt."""
+    """Generate text that continues a prompt, with the interface of Text Generation Inference (TGI)."""
     if body.parameters.return_latents and not (body.stream or body.parameters.details):
         name = "parameters.return_latents"
-        raise InvalidRequest(f"{name} requires parameters.details to be true.", param=name, code="needs_details")
+        raise InvalidRequest(f"{name} requires that parameters.details is true.", param=name, code="needs_details")
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
             engine.check_has_state(body.model, name)
@@ -95,7 +95,7 @@ async def generate(body: GenerateRequest, request: Request, engine: EngineDep) -
 
 
 def record_generation(generation: Generation, record: Record) -> None:
-    """Record the tokens of a generated text for logs and metrics."""
+    """Record the numbers of tokens and the finish reasons of a generated text for the access log."""
     record.generated(
         input_tokens=generation.input_length,
         output_tokens=sum(len(text.events) for text in generation.texts),
@@ -104,14 +104,15 @@ def record_generation(generation: Generation, record: Record) -> None:
 
 
 async def save_state(generation: Generation, exchange: StateExchange) -> str | None:
-    """Save the state, if it was requested or the server interrupted the text. Return the field `state` of the reply."""
+    """Save the state of a generated text, and return the value of `state` in the reply. Return None if there is no
+    state, because it was not requested and the server has not interrupted the text."""
     if generation.state is None:
         return None
     return await exchange.save(generation.state.pack(), generation.position)
 
 
 def common_options(fields: GenerateParameters | CompletionRequest) -> dict[str, Any]:
-    """Return the options whose fields are the same in /generate and /v1/completions."""
+    """Return the options whose request fields have the same names in /generate and /v1/completions."""
     bias = {int(token): amount for token, amount in (fields.logit_bias or {}).items()}
     penalties = fields.repetition_penalty, fields.presence_penalty, fields.frequency_penalty
     return {
@@ -213,7 +214,7 @@ def _event(
     continuations: list[StreamContinuation] | None = None,
     state: str | None = None,
 ) -> GenerateEvent:
-    """Return an event. It contains no token if the deadline passed before the first one."""
+    """Return an event of a streamed reply. It has no token if the deadline passed before the first one."""
     if event is None:
         return GenerateEvent(0, 0, None, None, None, text, details, continuations, state)
     fields = event.index, event.sample, event.token, event.top_tokens, event.latent

@@ -17,7 +17,7 @@ Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
 
 def _probe(path: str, **options: Any) -> Callable[[Endpoint], Endpoint]:
-    """Return a decorator that adds a route for GET and for HEAD, which load balancers use."""
+    """Return a decorator that adds a route for the methods GET and HEAD. Some load balancers use HEAD."""
 
     def register(endpoint: Endpoint) -> Endpoint:
         for add in (router.get, router.head):
@@ -35,11 +35,8 @@ async def health() -> Response:
 
 @_probe("/ready", response_model=Ready, responses=error_responses(MethodNotAllowed, NotReady))
 async def ready(request: Request, engine: EngineDep) -> Response:
-    """Report whether the server is ready: the bundles are loaded, they have reproduced their golden outputs, and the
-    engine makes progress.
-
-    The reply describes the process that accepted the connection.
-    """
+    """Report whether the server process that accepted the connection is ready. A process is ready if its bundles are
+    loaded and have reproduced their golden outputs, its engine makes progress, and it is not shutting down."""
     if request.app.state.draining:
         raise NotReady("The server is shutting down.")
     engine.check_ready()
@@ -47,11 +44,14 @@ async def ready(request: Request, engine: EngineDep) -> Response:
 
 
 _EXPOSITION: dict[int | str, dict[str, Any]] = {
-    200: {"description": "Prometheus text format.", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    200: {
+        "description": "The metrics in the text format of Prometheus.",
+        "content": {"text/plain": {"schema": {"type": "string"}}},
+    }
 }
 
 
 @_probe("/metrics", response_class=Response, responses={**_EXPOSITION, **error_responses(MethodNotAllowed)})
 async def metrics(request: Request) -> Response:
-    """Return the Prometheus metrics of all processes of the server."""
+    """Return the Prometheus metrics of all server processes."""
     return Response(await request.app.state.exposition.render(), media_type=CONTENT_TYPE)

@@ -23,7 +23,7 @@ LIMITS = (
 
 
 def server_version() -> str:
-    """Return the version of the installed distribution, or "0" if it is not installed."""
+    """Return the version of the installed package. Return "0" if the package is not installed."""
     try:
         return version("rfa-server")
     except PackageNotFoundError:
@@ -32,7 +32,7 @@ def server_version() -> str:
 
 @router.get("/info", response_model=Info, responses=error_responses(MethodNotAllowed, NotReady))
 async def info(request: Request, engine: EngineDep) -> Response:
-    """Return the bundles, versions, device, limits and calibration."""
+    """Describe the server: its models with their calibration, the versions of libraries, the device, and the limits."""
     settings: Settings = request.app.state.settings
     is_on_gpu = settings.models.is_on_gpu
     libraries = (*LIBRARIES, "torch") if is_on_gpu else LIBRARIES

@@ -1,4 +1,4 @@
-"""Window for rows that arrive late in a stream."""
+"""Window for rows that arrive late in a stream, as a request describes it."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from rfa.service.schemas.late import LateRequest
 
 
 def late_options(late: LateRequest | None, model: FilterRuntime, exchange: StateExchange) -> LateOptions | None:
-    """Return the window for late rows in a request, with the rows stored in the state from which it continues.
+    """Return the window for late rows of a request. If the request continues a state, the window contains the rows in
+    the state. Return None if the request has no window.
 
     Raises:
-        InvalidRequest: If a state token that contains the window could be longer than the server accepts
-            (`state_too_large`).
+        InvalidRequest: If a state token with the window could be longer than the server accepts (`state_too_large`).
     """
     if late is None:
         return None
     largest = longest_token(model.state_bytes + packed_bytes(model))
     if exchange.is_requested and not exchange.is_durable and largest > LONGEST_REFERENCE:
         message = (
-            f"late: with this window, the state token of {model.observation_size} columns may have {largest} "
+            f"late: with this window and {model.observation_size} columns, a state token may have {largest} "
             f"characters, but the limit is {LONGEST_REFERENCE}; store the state in a session, or send fewer columns"
         )
         raise InvalidRequest(message, param="late", code="state_too_large")

@@ -1,4 +1,4 @@
-"""State of a live stream of /filter/stream."""
+"""A live stream of /filter/stream."""
 
 from __future__ import annotations
 
@@ -26,13 +26,28 @@ from rfa.service.schemas.filter_replies import StreamReady
 from rfa.service.schemas.stream_requests import StreamClose
 from rfa.service.validation import validated
 
-# Number of small observations that a stream may have pending without reserving memory.
+# Number of observations with small replies for which a stream keeps memory reserved.
 PIPELINED = 2
 
 
 @dataclass
 class LiveStream:
-    """An open live stream. It parses observations, reserves memory for their replies, and ends when it is idle."""
+    """An open live stream. It parses observations, reserves memory for their replies, and ends when it is idle.
+
+    Attributes:
+        model: Name of the model.
+        passes: Number of reweighting passes.
+        size: Number of components of an observation.
+        has_capacity: Event that is set when memory for replies was released.
+        fields: Names of the fields of each reply. None selects all fields.
+        notes: Warnings that are sent with each state and at the end.
+        known: Names of the columns whose future values are known.
+        received_at: Time of the event loop at which the last observation was received.
+        leased_replies: Number of replies for which memory is reserved.
+        sending: Number of replies that are being sent.
+        frames: Interface for passing frames without waking a task, if the server supports it.
+        small_bytes: Maximum size of frames that are passed in this way.
+    """
 
     job: StreamJob
     exchange: StateExchange
@@ -44,7 +59,7 @@ class LiveStream:
     fields: Sequence[str] | None
     notes: list[FilterWarning]
     known: Sequence[str] = ()
-    received_at: float = 0.0  # loop time of the last observation
+    received_at: float = 0.0
     timer: asyncio.TimerHandle | None = None
     leased_replies: int = 1
     sending: int = 0
@@ -53,8 +68,8 @@ class LiveStream:
 
     @property
     def may_read(self) -> bool:
-        """Whether there is memory for the reply to one more observation. It is always true if no observation is
-        pending."""
+        """Whether another observation may be read. If there is not enough memory for its reply, this tries to reserve
+        it. Memory for one reply is always reserved."""
         outstanding = self.job.unanswered + self.sending + 1
         if self.job.is_full:
             return False
@@ -67,7 +82,7 @@ class LiveStream:
         return True
 
     async def wait_for_capacity(self) -> None:
-        """Wait until `may_read` is true."""
+        """Wait until `may_read` is True."""
         while not self.may_read:
             self.has_capacity.clear()
             await self.has_capacity.wait()
@@ -82,22 +97,22 @@ class LiveStream:
         self.has_capacity.set()
 
     def ready(self) -> StreamReady:
-        """Return the reply to the first frame."""
+        """Return the reply to the first frame of the client."""
         job = self.job
         return StreamReady(True, self.model, self.passes, job.seed, self.size, job.options.levels, job.count)
 
     def parse(self, document: Any) -> Observed | None:
-        """Return the observation of a frame, or None if the frame closes the stream.
+        """Validate a frame, and return its observation. Return None if the frame closes the stream.
 
         Raises:
-            InvalidRequest: If a field is invalid. The message names it.
+            InvalidRequest, InvalidInput: If a field is invalid.
         """
         if type(document) is dict and "close" in document:
             validated(StreamClose, document, FRAME)
             return None
         t, y, noise, control, bias, known = parse_observation(document)
         if t is None and (needs := self.job.options.alarm.needs_times):
-            raise InvalidRequest(f"t is required by alarm.{needs}, with times in seconds.", param="t", code="no_times")
+            raise InvalidRequest(f"alarm.{needs} requires a time t in seconds.", param="t", code="no_times")
         if y is not None:
             self._check_columns(y)
         if control is not None:
@@ -115,14 +130,14 @@ class LiveStream:
         return Observed(t, y, 1.0 if noise is None else noise, control)
 
     def _covariates(self, known: Mapping[str, list[float | None]]) -> list[float]:
-        """Return the known covariates at this time and at each horizon."""
+        """Return the values of the known columns at the time of a frame and at each horizon. Missing values are NaN."""
         leads = 1 + len(self.job.options.horizon)
         for name, column in known.items():
             if name not in self.known or len(column) > leads:
                 expected = (
                     f"a list of at most {leads} values"
                     if name in self.known
-                    else "the name of a column listed in `known` of the first frame"
+                    else "a column that `known` of the first frame lists"
                 )
                 raise InvalidRequest(f"known.{name} must be {expected}.", param=f"known.{name}", code="known_mismatch")
         found = np.full((leads, len(self.known)), np.nan)
@@ -132,7 +147,7 @@ class LiveStream:
         return found.ravel().tolist()
 
     def parse_row(self, document: Any) -> Observed | RefusedRow | None:
-        """Parse a frame like `parse`, but return an invalid observation as a rejected row."""
+        """Parse a frame with `parse`. If it is invalid, return a rejected row instead of raising an error."""
         try:
             return self.parse(document)
         except (InvalidInput, InvalidRequest) as error:
@@ -145,15 +160,16 @@ class LiveStream:
             if not self.job.filtering.model.suits_any:
                 raise
             raise InvalidRequest(
-                f'{error}: set "size": {len(y)} in the first frame', param="y", code="shape_mismatch"
+                f'{error}; set "size": {len(y)} in the first frame', param="y", code="shape_mismatch"
             ) from None
 
     def use_direct_path(self, frames: Frames, small_bytes: int) -> None:
-        """Process observations without waking a task, as long as no call must wait and every frame is valid.
+        """Process observations without waking a task, if this is possible without waiting and the frame is valid.
 
         Args:
-            small_bytes: size of the largest frame that is processed in this way. It is 0 if there is a quota, which
-                delays frames.
+            frames: Interface of the connection.
+            small_bytes: Maximum size of frames that are processed in this way. With a quota, which may delay frames, it
+                is 0.
         """
         self.frames, self.small_bytes = frames, small_bytes
         if small_bytes:
@@ -162,7 +178,8 @@ class LiveStream:
             self.job.listen(self._send_steps)
 
     def _on_frame(self, frame: bytes) -> bool:
-        """Process an observation if there is memory for its reply. Return False to leave the frame to `_read`."""
+        """Process a frame if it contains a valid observation and there is memory for the reply. Otherwise, return
+        False, so that `_read` processes it."""
         if len(frame) > self.small_bytes or not self.may_read:
             return False
         try:
@@ -176,7 +193,8 @@ class LiveStream:
         return True
 
     def _send_steps(self, events: Sequence[Any]) -> bool:
-        """Send steps without a state. Return False to leave the events to `_reply`."""
+        """Send events if all of them are steps without a state. Otherwise, return False, so that `_reply` sends
+        them."""
         assert self.frames is not None
         for event in events:
             if not isinstance(event, StreamStep) or event.state is not None:
@@ -192,14 +210,14 @@ class LiveStream:
         return True
 
     def end_when_idle(self, seconds: float) -> None:
-        """End the stream after this time without an observation. One timer is used for all frames, because one timer
-        for each frame would be expensive."""
+        """End the stream when it receives no observation for this time. All frames share one timer, because a timer for
+        each frame would be expensive."""
         self.received_at = get_running_loop().time()
         self._check_idle(seconds)
 
     def _check_idle(self, seconds: float) -> None:
         loop = get_running_loop()
-        if not self.job.is_idle:  # otherwise the client waits for a reply
+        if not self.job.is_idle:  # the client waits for a reply
             self.received_at = loop.time()
         if loop.time() - self.received_at >= seconds:
             self.job.close(reason="idle")
@@ -207,7 +225,7 @@ class LiveStream:
             self.timer = loop.call_at(self.received_at + seconds, self._check_idle, seconds)
 
     def close(self) -> None:
-        """Remove callbacks and the timer."""
+        """Remove the callbacks and the timer of the stream."""
         if self.frames is not None:
             self.frames.listen(None)
             self.job.listen(None)
@@ -216,7 +234,7 @@ class LiveStream:
 
 
 def refused_row(error: InvalidInput | InvalidRequest, document: Any = None) -> RefusedRow:
-    """Return the error for a rejected frame."""
+    """Return the rejected row for a frame, given the error and the document of the frame, if there is one."""
     t: Any = document.get("t") if isinstance(document, dict) else None
     is_valid = type(t) in (int, float) and -LARGEST_TIME <= t <= LARGEST_TIME
     return RefusedRow(InvalidInput(error.message, param=error.param, code=error.code), float(t) if is_valid else None)

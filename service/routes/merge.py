@@ -34,8 +34,8 @@ router = APIRouter(route_class=StrictJSONRoute)
 async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) -> Response:
     """Merge the states of several streams of a filter that observe the same system.
 
-    The given states do not change. Only the estimates are merged; everything else that a stream has learned is taken
-    from the first state.
+    The states in the request do not change. Only the estimates are merged. Everything else that a stream has learned,
+    such as the widths of its intervals, is copied from the first state.
     """
     choice = engine.merge_model(await engine.resolve_filter(body.model, body.system))
     engine.filter_model(choice).check_merges()
@@ -47,7 +47,7 @@ async def merge_states(body: MergeRequest, request: Request, engine: EngineDep) 
         named["prior"] = body.prior
     exchange = await open_exchange(request, kind, state=None, return_state=body.return_state, others=named)
     job = engine.merge(choice, _options(body, choice, engine, exchange), lease_of(request))
-    # Each state is predicted to the common time, as for an observation.
+    # Predicting a state to the common time takes as long as filtering an observation.
     client.spend("observations", len(body.states))
     model = engine.filter_model(choice).name
     record_of(request).filtered(model, len(body.states))
@@ -67,8 +67,8 @@ def _options(body: MergeRequest, model: ModelChoice, engine: Engine, exchange: S
         if body.method == "precision" and payload in payloads[:i]:
             name = f"states[{i}]"
             message = (
-                f"{name} is the same state as an earlier one; list each state once, because the same information must "
-                "not be counted twice."
+                f'{name} is identical to an earlier state; list each state once, because the method "precision" would '
+                "count its information twice."
             )
             raise InvalidRequest(message, param=name, code="duplicate")
     return MergeOptions(

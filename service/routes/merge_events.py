@@ -1,4 +1,4 @@
-"""Merge the events of several jobs of a request into one sequence."""
+"""Merge the events of several jobs into one sequence."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ _END: Final = object()
 
 
 async def merge_events(jobs: Sequence[Job]) -> AsyncGenerator[tuple[int, Any], None]:
-    """Yield the events of all jobs as they occur, each with the index of its job, until all jobs have ended.
+    """Yield pairs of the index of a job and an event, in the order in which the events arrive, until all jobs have
+    ended.
 
-    If a job fails, its `ServiceError` is its last event. Ending the iteration cancels every job. At most one event per
-    job is read ahead, so a slow reader slows the jobs down.
+    If a job fails, its `ServiceError` is yielded, and the iteration ends. At the end of the iteration, all jobs are
+    cancelled. At most one event per job is read ahead, so jobs wait for a slow reader.
     """
     arrivals: asyncio.Queue[tuple[int, Any]] = asyncio.Queue(maxsize=1)
-    order = asyncio.Lock()  # fair: with a full queue, a busy job could otherwise always be first
+    order = asyncio.Lock()  # without this lock, one job could always be the first to use a free place in the queue
 
     async def put(position: int, event: Any) -> None:
         async with order:

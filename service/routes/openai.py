@@ -54,7 +54,7 @@ from rfa.service.settings import Settings
 router = APIRouter(route_class=StrictJSONRoute, prefix="/v1", tags=["openai"])
 OWNER = "rfa-server"
 FINGERPRINT_DIGITS = 12
-# Number of jobs of a request that are submitted before a pause.
+# Number of jobs of a request that are submitted between two pauses.
 PROMPTS_PER_PAUSE = 16
 NAMES = FieldNames("prompt", "max_tokens", "truncate_prompt_tokens", decode="decode", whole="max_tokens", prefix="")
 DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
@@ -67,9 +67,9 @@ DONE = orjson.Fragment(b"[DONE]")  # the only event that is not JSON
         200: {
             "model": Completion,
             "description": (
-                "All choices. With `stream`, the reply has one `data:` line per token and choice, one with the usage "
-                'if requested, and a final `data: [DONE]`. After an error, `{"error": …}` replaces the remaining '
-                "lines."
+                "The generated texts. With `stream`, the reply has a `data:` line for each token of each choice, a "
+                "line with the usage if it was requested, and `data: [DONE]` at the end. If an error occurs, "
+                '`{"error": …}` replaces the remaining lines.'
             ),
         },
         **MODEL_ERRORS,
@@ -100,7 +100,7 @@ async def complete(body: CompletionRequest, request: Request, engine: EngineDep)
 
 @router.get("/models", response_model=ModelList, responses=error_responses(MethodNotAllowed, NotReady))
 async def list_models(engine: EngineDep) -> Response:
-    """List the language models, the default model first."""
+    """List the language models. The first one is the default."""
     return json_response(ModelList("list", [_card(facts) for facts in _languages(engine)]))
 
 
@@ -115,7 +115,7 @@ async def retrieve_model(model: Annotated[str, Path(max_length=LONGEST_MODEL_NAM
 
 
 def fingerprint(facts: ModelInfo) -> str:
-    """Return the version of the server and of the bundle."""
+    """Return an identifier of the versions of the server and of the bundle."""
     return f"{OWNER}-{server_version()}-{facts.digest[:FINGERPRINT_DIGITS]}"
 
 
@@ -124,10 +124,10 @@ def _languages(engine: Engine) -> list[ModelInfo]:
 
 
 def language_of(engine: Engine, name: str | None) -> ModelInfo:
-    """Return a language model by its name.
+    """Return the description of a language model by its name. If the name is None, return that of the default model.
 
     Raises:
-        NotFound: If the server has no language model of this name.
+        NotFound: If the server has no such language model.
     """
     for facts in _languages(engine):
         if name is None or facts.name == name:
@@ -144,26 +144,35 @@ def _card(facts: ModelInfo) -> ModelCard:
 
 
 def prompts_of(prompts: Any) -> list[str | tuple[int, ...]]:
-    """Return the texts or token ids in `Prompts` as a list."""
+    """Return the prompts of a request as a list. Each prompt is a text or a tuple of token ids."""
     listed = [prompts or ""] if is_one_prompt(prompts) else prompts
     return [prompt if isinstance(prompt, str) else tuple(prompt) for prompt in listed]
 
 
 def check_limits(body: CompletionRequest, per_token: int, settings: Settings) -> None:
-    """Reject requests that are too large as a whole. The engine checks each prompt."""
+    """Check the limits on the number of prompts, the number of choices and the size of the reply. The engine checks
+    each prompt.
+
+    Args:
+        per_token: Estimated number of numbers in the reply for each generated token.
+
+    Raises:
+        InvalidRequest: If a limit is exceeded.
+    """
     count = len(prompts_of(body.prompt))
     check_count(count, "prompt", settings)
     if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
-            f"prompt and n request too many choices; this server returns at most {settings.limits.max_choices}.",
+            f"The number of prompts times n must be at most {settings.limits.max_choices} on this server.",
             param="n",
             code="too_large",
         )
     numbers = count * body.n * body.max_tokens * per_token
     if numbers > settings.limits.max_reply_numbers:
         raise InvalidRequest(
-            f"the reply would contain about {numbers} numbers, but this server sends at most "
-            f"{settings.limits.max_reply_numbers}; reduce max_tokens, the prompt, n, logprobs or return_latents.",
+            f"The reply would contain about {numbers} numbers, but this server sends at most "
+            f"{settings.limits.max_reply_numbers}; reduce the number of prompts, max_tokens, n or logprobs, or do not "
+            "set return_latents.",
             param="max_tokens",
             code="reply_too_large",
         )
@@ -176,7 +185,12 @@ def completion_options(
     exchange: StateExchange,
     resumed: LanguageState | None,
 ) -> GenerateOptions:
-    """Return the options for one prompt."""
+    """Return the options of the engine for one prompt of a request.
+
+    Args:
+        names: Names of the request fields for error messages.
+        resumed: State from which the text continues.
+    """
     tops = [body.logprobs if body.echo else None, body.prompt_logprobs]
     stops = [body.stop] if isinstance(body.stop, str) else body.stop or []
     return GenerateOptions(
@@ -217,13 +231,14 @@ async def _submit(
 async def submit_prompts(
     request: Request, engine: Engine, model: str | None, options: Sequence[GenerateOptions], tokens: int
 ) -> list[GenerateJob]:
-    """Submit one job per prompt. Either all of them are submitted or none.
+    """Submit one job for each prompt. If a job is rejected, the jobs before it are cancelled.
 
     Args:
-        tokens: maximum number of tokens that all jobs generate together.
+        options: Options of each job.
+        tokens: Maximum number of tokens that all jobs generate together.
 
     Raises:
-        ServiceError: See `Engine.generate`.
+        ServiceError: If a job is rejected, see `Engine.generate`.
     """
     jobs: list[GenerateJob] = []
     with reserve_tokens(request, tokens) as charged:
@@ -232,7 +247,7 @@ async def submit_prompts(
                 if position % PROMPTS_PER_PAUSE == PROMPTS_PER_PAUSE - 1:
                     await request.app.state.cooperative.pause()
                 jobs.append(engine.generate(model, one, lease_of(request)))
-        except BaseException:  # including cancellation by a disconnect
+        except BaseException:  # including the cancellation of this task when the client disconnects
             for job in jobs:
                 job.cancel()
             raise
@@ -241,7 +256,14 @@ async def submit_prompts(
 
 
 def check_count(count: int, param: str, settings: Settings) -> None:
-    """Reject a request with more prompts than the server may queue."""
+    """Check that the server can process and queue all prompts of a request.
+
+    Args:
+        param: Name of the field with the prompts, for errors.
+
+    Raises:
+        InvalidRequest: If there are too many prompts.
+    """
     capacity = settings.limits.max_running + settings.limits.max_waiting
     if count > capacity:
         raise InvalidRequest(
@@ -308,7 +330,7 @@ async def _chunks(
 def _last_pieces(
     generation: Generation, writers: Sequence[ChoiceWriter], state: str | None
 ) -> list[CompletionChunkChoice]:
-    """Return the last chunk of every choice of a prompt. One of them contains the last token."""
+    """Return the last chunk of each choice of a prompt. One of the chunks contains the last token."""
     last = generation.last
     return [
         writer.piece([last] if last is not None and last.sample == sample else [], text.finish_reason, state)

@@ -1,7 +1,7 @@
-"""GET /, /docs and /openapi.json. The pages load nothing from other hosts, so they work offline.
+"""GET /, /docs and /openapi.json. The pages load no files from other hosts, so they work offline.
 
-Their files are served below /page/ and have relative addresses, for proxies that add a prefix. Browsers revalidate them
-by ETag.
+The paths of their files start with /page/. The pages use relative addresses, so that they work behind a proxy that adds
+a prefix. Browsers cache the files, and revalidate them with their ETag.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ POLICY: Final = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 _PAGE: dict[int | str, dict[str, Any]] = {
-    200: {"description": "HTML.", "content": {"text/html": {"schema": {"type": "string"}}}}
+    200: {"description": "The page as HTML.", "content": {"text/html": {"schema": {"type": "string"}}}}
 }
 PAGE_RESPONSES = {**_PAGE, **error_responses(MethodNotAllowed)}
 
 
 def _asset(name: str, request: Request) -> Response:
-    """Return a file of the pages, compressed if the browser accepts it. Return status 304 if the browser has the
-    current version."""
+    """Return a file of the pages. It is compressed if the browser supports this. If the browser has the current
+    version, the status is 304."""
     asset = assets()[name]
     headers = {
         "Cache-Control": "no-cache",
@@ -47,13 +47,13 @@ def _asset(name: str, request: Request) -> Response:
 
 @router.get("/", response_class=Response, responses=PAGE_RESPONSES)
 async def main_page(request: Request) -> Response:
-    """Return a page to try series, live streams and texts, and to monitor the server."""
+    """Return the web page, on which users can filter series and live streams, generate text, and monitor the server."""
     return _asset("index.html", request)
 
 
 @router.get("/docs", response_class=Response, responses=PAGE_RESPONSES)
 async def docs_page(request: Request) -> Response:
-    """Return the OpenAPI document as a page."""
+    """Return a web page that shows the OpenAPI document."""
     return _asset("docs.html", request)
 
 
@@ -66,11 +66,11 @@ async def page_file(name: str, request: Request) -> Response:
 
 
 _DOCUMENT: dict[int | str, dict[str, Any]] = {
-    200: {"description": "OpenAPI 3.", "content": {"application/json": {"schema": {"type": "object"}}}}
+    200: {"description": "The OpenAPI document.", "content": {"application/json": {"schema": {"type": "object"}}}}
 }
 
 
 @router.get("/openapi.json", response_class=Response, responses={**_DOCUMENT, **error_responses(MethodNotAllowed)})
 async def openapi_document(request: Request) -> Response:
-    """Return the OpenAPI document."""
+    """Return the OpenAPI document that describes this API."""
     return json_response(openapi_of(request.app))

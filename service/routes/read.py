@@ -1,4 +1,4 @@
-"""POST /read, which returns the series in a file, read in the same way as by `rfa filter`."""
+"""POST /read, which returns the series in a file. The file is read in the same way as by `rfa filter`."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rfa.service.routes.common import EngineDep, error_responses
 from rfa.service.schemas.files import ReadReply, ReadRequest
 from rfa.service.setting_groups import LimitSettings
 
-# For FastAPI this route has no body; the body is read here.
+# FastAPI does not read the body of this route; `read_file` does.
 router = APIRouter(route_class=StrictJSONRoute)
 FILE: Final = {"schema": {"type": "string", "format": "binary"}}
 BODY: Final = {
     "required": True,
     "description": (
-        "The file: CSV with any separator, JSON, Excel, Parquet, Arrow, ORC or SQLite, which may be compressed. The "
-        "format is detected from the content, not from the Content-Type header."
+        "The content of the file: CSV with any separator, JSON, Excel, Parquet, Arrow, ORC or SQLite. The file may be "
+        "compressed. The format is detected from the content, not from the Content-Type header."
     ),
     "content": dict.fromkeys(("application/octet-stream", "text/csv", "application/vnd.apache.parquet"), FILE),
 }
@@ -41,13 +41,13 @@ READ_ERRORS: Final = error_responses(
 @router.post(
     "/read",
     response_model=ReadReply,
-    responses={200: {"model": ReadReply, "description": "The series read from the file."}, **READ_ERRORS},
+    responses={200: {"model": ReadReply, "description": "The series in the file."}, **READ_ERRORS},
     tags=["filter"],
     openapi_extra={"requestBody": BODY},
 )
 async def read_file(options: Annotated[ReadRequest, Query()], request: Request, engine: EngineDep) -> Response:
-    """Read the series in a file. The reply contains `times` and `values` for /filter, and notes about how they were
-    read."""
+    """Read the series in a file. The reply contains `times` and `values`, which are fields of /filter, and notes on how
+    the file was read."""
     require_uncompressed(request.headers.get("content-encoding"))
     require_bare(request.headers.get("content-type"))
     settings: LimitSettings = request.app.state.settings.limits

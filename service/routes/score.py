@@ -1,4 +1,4 @@
-"""POST /score, which returns how probable the tokens of given texts are."""
+"""POST /score, which returns the probabilities of the tokens in texts."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ NAMES = FieldNames("inputs", "inputs", "", decode="decode", whole="inputs", pref
         200: {
             "model": ScoreReply,
             "description": (
-                "The scores. With `stream`, each line contains the scores of some tokens, as NDJSON or, if the "
-                'Accept header requests them, as server-sent events. The last line contains `done`, or is `{"error": '
-                "…}`."
+                "The scores. With `stream`, each line contains the scores of some tokens. The format is NDJSON, or "
+                'server-sent events if the Accept header requests them. The last line contains `"done": true` or '
+                '`{"error": …}`.'
             ),
         },
         **MODEL_ERRORS,
     },
 )
 async def score(body: ScoreRequest, request: Request, engine: EngineDep) -> Response:
-    """Compute the scores of the tokens in texts: log probability, rank, entropy, confidence and tail probability."""
+    """Compute scores of the tokens in texts: log probability, rank, entropy, confidence and tail probability."""
     for name, value in (("state", body.state), ("return_state", body.return_state)):
         if value:
             engine.check_has_state(body.model, name)
@@ -131,7 +131,7 @@ async def _lines(
 
 
 def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rate: float | None) -> dict[str, Any]:
-    """Return the columns of `ScoredTokens` for some scores."""
+    """Return the fields of `ScoredTokens` for some tokens of a text."""
     vocabulary, scores = scored.vocabulary, scored.scores
     positions = range(len(scored))
 
@@ -163,7 +163,8 @@ def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rat
 
 
 def _sum(index: int, job: GenerateJob, parts: Sequence[TokenScores], state: str | None, rate: float | None) -> ScoreSum:
-    """Return correctly rounded sums, which do not depend on how the text was divided."""
+    """Return the results for a whole text. The sum of the log probabilities is correctly rounded, so it does not depend
+    on how the text was divided into parts."""
     numbers = np.concatenate([part.log_probability for part in parts]) if parts else np.zeros(0)
     read = [token for part in parts for token in part.tokens.tolist()]
     size = sum(len(job.model.vocabulary.bytes_of(token)) for token in read)

@@ -1,4 +1,4 @@
-"""The state from which a request continues, and where the new state is stored."""
+"""Open the state from which a request continues, and save the new state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def errors_name(field: str) -> Iterator[None]:
-    """Context manager in which errors about a state name this field instead of `state`."""
+    """Context manager that replaces the field `state` by another field in errors."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:
@@ -31,11 +31,12 @@ def errors_name(field: str) -> Iterator[None]:
 
 
 class StateExchange:
-    """The `state` and `return_state` of one request. Create it with `open_exchange`.
+    """Opens and saves the states of one request, according to its fields `state` and `return_state`. Use
+    `open_exchange` to create it.
 
     Attributes:
-        opened: the state from which the request continues. None if there is none.
-        others: other states that the request reads, by field.
+        opened: State from which the request continues. None if there is none.
+        others: Other states that the request reads, by field.
     """
 
     def __init__(
@@ -47,17 +48,17 @@ class StateExchange:
         self._scope = scope
         self._session = session
         self._returns_token = token
-        # Step of the session when it is written, or None to create it.
+        # Step of the session before it is written. None means that the session is created.
         self._expected: int | None = None
 
     @property
     def tenant(self) -> str:
-        """The tenant that owns these states."""
+        """Tenant to which the states belong."""
         return self._scope.tenant
 
     @property
     def is_requested(self) -> bool:
-        """Whether the new state is requested."""
+        """Whether the new state must be returned or stored."""
         return self._returns_token or self.is_durable
 
     @property
@@ -69,10 +70,11 @@ class StateExchange:
         """Save the state after `step` steps. This may be called repeatedly.
 
         Returns:
-            The `state` of the reply.
+            Value of `state` in the reply: a state token, or a reference to the session.
 
         Raises:
-            Conflict, NotFound, Overloaded, NotReady: See `StateKeeper.save`. The session has not changed.
+            Conflict, NotFound, Overloaded, NotReady: If the session cannot be written, see `StateKeeper.save`. It is
+                then unchanged.
         """
         reference = await self._keeper.save(self._scope, payload, step, session=self._session, expected=self._expected)
         if self.is_durable:
@@ -80,12 +82,17 @@ class StateExchange:
         return reference
 
     async def read(self, name: str, reference: str, max_bytes: int) -> None:
-        """Read another state. Errors name its field."""
+        """Read a state that the request does not continue.
+
+        Args:
+            name: Field of the request that contains the reference, for errors.
+            reference: State token or reference to a session.
+        """
         with errors_name(name):
             self.others[name] = await self._keeper.load(reference, self._scope, max_bytes)
 
     async def open(self, reference: str, max_bytes: int) -> None:
-        """Continue from `reference`. If it is a session, `save` updates it."""
+        """Open the state from which the request continues. If `reference` names a session, `save` updates it."""
         self.opened = await self._keeper.load(reference, self._scope, max_bytes)
         if SessionReference.is_one(reference):
             self._session = SessionReference.parse(reference).name
@@ -100,18 +107,18 @@ async def open_exchange(
     return_state: bool | str,
     others: Mapping[str, str] = NO_OTHERS,
 ) -> StateExchange:
-    """Read the states that a request names.
-
-    If bundles are replaced in the meantime, the states are read again for the new bundles.
+    """Open the states of a request. If the bundles are replaced in the meantime, the states are opened again for the
+    new bundles.
 
     Args:
-        kind: function that returns the kind of state of the current bundle.
-        state: a sealed token, `session:NAME` or `session:NAME@STEP`.
-        return_state: True for a token, `session:NAME` for a new session.
-        others: further states that are only read, by field.
+        kind: Function that returns the kind of states of the current model.
+        state: State from which the request continues: a state token, `session:NAME` or `session:NAME@STEP`.
+        return_state: True to return a state token, or `session:NAME` to create a session.
+        others: Further states that are only read, by field.
 
     Raises:
-        InvalidRequest, NotFound, Conflict, Overloaded, NotReady: See `StateKeeper`, or raised by `kind`.
+        InvalidRequest, NotFound, Conflict: If a state cannot be used, or `kind` raises the error.
+        Overloaded, NotReady: If a session cannot be read at the moment.
     """
     while True:
         found = kind()
@@ -123,7 +130,7 @@ async def open_exchange(
 
 
 def choose_seed(requested: int | None, resumed: Any) -> int:
-    """Return the requested seed, or the seed of the state, or a random one."""
+    """Return the requested seed. If there is none, return the seed of the state, or a random seed without a state."""
     if requested is not None:
         return requested
     return draw_seed() if resumed is None else resumed.seed
@@ -139,7 +146,7 @@ async def _open(
     if state is not None:
         if session is not None and SessionReference.is_one(state):
             raise InvalidRequest(
-                "return_state cannot be set for a session, which is updated under its own name; leave this field out.",
+                "return_state must not name a session if state does, because that session is updated; leave it out.",
                 param="return_state",
                 code="session_name",
             )

@@ -1,4 +1,4 @@
-"""Fast parser for the usual frames with observations."""
+"""Parse frames with observations. Frames with the usual fields are parsed faster."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from rfa.service.validation import validated
 
 FRAME = "The frame"
 _PLAIN_FIELDS = frozenset(StreamObservation.model_fields) - {"input", "bias", "known"}
-# t, y, noise, input, bias, known
+# Fields of a frame: t, y, noise, input, bias and known.
 Frame = tuple[
     float | None, list[float | None] | None, float | None, list[float] | None, list[float] | None,
     dict[str, list[float | None]] | None,
 ]  # fmt: skip
-_NUMBERS = (float, int)  # compared with `type`, which excludes bool
+_NUMBERS = (float, int)  # compared with the result of `type`, which excludes bool
 
 
 def parse_observation(document: Any) -> Frame:
-    """Return the fields of a frame, by the same rules as `StreamObservation`. It is faster for valid frames with simple
-    fields."""
+    """Validate a frame, and return its fields. The rules are those of `StreamObservation`, but valid frames with only
+    `t`, `y` and `noise` are parsed faster.
+
+    Raises:
+        InvalidRequest: If a field is invalid.
+    """
     if type(document) is dict and "y" in document and document.keys() <= _PLAIN_FIELDS:
         t, y, noise = document.get("t"), document["y"], document.get("noise")
         if (
@@ -40,7 +44,7 @@ def parse_observation(document: Any) -> Frame:
 
 
 def is_observation(y: Any) -> bool:
-    """Return whether `y` is a valid list of components."""
+    """Return whether `y` is a valid observation: a list of numbers and None."""
     if type(y) is not list or not 1 <= len(y) <= MOST_COMPONENTS:
         return False
     for value in y:

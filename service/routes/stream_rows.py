@@ -1,4 +1,4 @@
-"""Rejection of single rows of a recorded stream that the model does not accept."""
+"""Reject single rows of a series, so that a streamed reply can continue after them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rfa.service.schemas.filter_requests import FilterRequest
 
 
 def without_refused(body: FilterRequest, model: FilterRuntime) -> tuple[FilterRequest, dict[int, InvalidInput]]:
-    """Return the request with null in place of each rejected row, and the errors by position."""
+    """Check the rows of a request for a model. Return the request with None instead of each rejected row, and the
+    errors by position."""
     refused = dict(body.refused)
     for name, size in (
         ("observations", model.observation_size),
@@ -37,7 +38,7 @@ def without_refused(body: FilterRequest, model: FilterRuntime) -> tuple[FilterRe
 
 
 def times_of(body: FilterRequest, times: np.ndarray) -> np.ndarray:
-    """Return the times, with NaN where a row has no valid time."""
+    """Set the times of rows without a valid time to NaN, and return the times `[N]`."""
     for i, error in body.refused.items():
         if error.param == f"times[{i}]":
             times[i] = np.nan

@@ -1,4 +1,4 @@
-"""POST / and POST /generate_stream, which provide /generate at the paths that TGI clients use."""
+"""POST / and POST /generate_stream. Clients of TGI send requests for /generate to these paths."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ router.add_api_route(
     generate,
     methods=["POST"],
     response_model=GenerateReply,
-    responses={200: {"model": GenerateReply, "description": "As for /generate."}, **MODEL_ERRORS},
-    summary="Continue a prompt, like /generate",
+    responses={200: {"model": GenerateReply, "description": "The reply of /generate."}, **MODEL_ERRORS},
+    summary="Generate text, as with /generate",
     description=(
-        "Generates text in the same way as /generate. `huggingface_hub.InferenceClient(url).text_generation()` sends "
-        "requests to this path."
+        "Generate text that continues a prompt. The request and the reply are those of /generate. "
+        "`huggingface_hub.InferenceClient(url).text_generation()` sends requests to this path."
     ),
     operation_id="generate_at_root",
 )
@@ -35,5 +35,6 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 @router.post("/generate_stream", response_class=Response, responses={**_STREAM, **MODEL_ERRORS})
 async def generate_stream(body: GenerateRequest, request: Request, engine: EngineDep) -> Response:
-    """Generate text that continues a prompt, and stream the result, whatever the value of `stream`."""
+    """Generate text that continues a prompt, and stream the reply. The request is that of /generate; `stream` is
+    ignored."""
     return await generate(body.model_copy(update={"stream": True}), request, engine)

@@ -1,4 +1,4 @@
-"""Texts of single tokens, and the positions of tokens in a text."""
+"""Compute the names of tokens, and the positions of tokens in a text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from rfa.runtime.text.incremental import Vocabulary
 
 
 def token_name(vocabulary: Vocabulary, token: int) -> str:
-    """Return a unique name of a token: its text, or its bytes in the notation of OpenAI if the text is incomplete."""
+    """Return a unique name of a token. This is its text or, if its bytes are not complete characters, the bytes in the
+    notation of OpenAI."""
     if vocabulary.is_special(token):
         return vocabulary.label(token)
     data = vocabulary.bytes_of(token)
@@ -22,8 +23,8 @@ class TextOffsets:
     """Computes the index of the first character of each token in a text. Invalid bytes count as replacement characters.
 
     Args:
-        start: index of the first character of the text.
-        undecoded: bytes before the text that do not yet form a character.
+        start: Index of the first character of the text.
+        undecoded: Bytes before the text that are the start of a character.
     """
 
     def __init__(self, start: int = 0, undecoded: bytes = b"") -> None:
@@ -32,9 +33,10 @@ class TextOffsets:
         self._characters = start
 
     def next(self, data: bytes) -> int:
-        """Return the offset of the next token, given its bytes."""
+        """Return the index of the first character of the next token, given the bytes of the token."""
         before = self._decoder.getstate()[0]
-        # A token that does not continue the incomplete character begins after its replacement.
+        # If the token does not continue the incomplete character, this character is replaced, and the token begins
+        # after it.
         offset = self._characters + (len(before) > 0 and not _continues(before, data[:1]))
         self._characters += len(self._decoder.decode(data))
         return offset

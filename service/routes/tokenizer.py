@@ -44,7 +44,7 @@ BYTES_EACH = 32
 
 @router.post("/tokenize", response_model=TokenizeReply, responses=ERRORS)
 async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -> Response:
-    """Convert a text to tokens, in the same way as prompts."""
+    """Convert a text to tokens, in the same way as a prompt."""
     vocabulary = engine.language(body.model).vocabulary
     size, limits = len(body.prompt.encode()), _limits(request)
     if size > limits.max_reply_numbers:
@@ -63,7 +63,7 @@ async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -
 
 @router.post("/detokenize", response_model=DetokenizeReply, responses=ERRORS)
 async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDep) -> Response:
-    """Convert tokens to text."""
+    """Convert tokens to a text."""
     vocabulary = engine.language(body.model).vocabulary
     if max(body.tokens, default=0) >= len(vocabulary):
         message = f"tokens must be token ids below {len(vocabulary)} for this model."
