@@ -23,15 +23,16 @@ def serve(settings: Settings, program: Sequence[str] = PROGRAM, check: CheckBund
     """Run the server until SIGINT or SIGTERM.
 
     Args:
-        program: command of a server process.
-        check: function that checks bundles before a process loads them.
+        settings: Settings of the server.
+        program: Command that starts a server process.
+        check: Function that checks bundles before a process loads them.
 
     Raises:
-        ConfigurationError: If the address is public but has no API keys, if keys are unusable, or if a setting is
+        ConfigurationError: If other machines can reach the server without an API key, a key is invalid, or a setting is
             misspelt.
-        StartError: If a bundle or a setting is rejected.
+        StartError: If a bundle or a setting is rejected, or processes exit repeatedly.
         OSError: If the address cannot be used.
-        SystemExit: After a second signal, or if a process had to be killed.
+        SystemExit: If a second stop signal is received, or a process fails while it stops.
     """
     check_names(os.environ)
     check_exposure(settings)

@@ -16,7 +16,7 @@ from rfa.runtime.choices import RuntimeName
 from rfa.service.machine import available_cores
 
 PREFIX: Final = "RFA_"
-# Filtering holds the interpreter lock for a fifth of its time. More threads would wait for each other.
+# A thread that filters series holds the interpreter lock for a fifth of the time, so more threads would wait for it.
 USEFUL_THREADS: Final = 4
 
 
@@ -69,7 +69,7 @@ Rate = Annotated[float | None, Field(gt=0)]
 
 
 class SettingsGroup(BaseSettings):
-    """Base class of a group of settings. Settings that are not given are read from environment variables."""
+    """Base class of groups of settings. Without an argument, a setting is read from its environment variable."""
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True)
 
@@ -78,55 +78,58 @@ class ServerSettings(SettingsGroup):
     """Settings for addresses, supervision and logs."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: Port = Field(default=8000, description="Port to listen on; 0 chooses a free one.")
+    port: Port = Field(default=8000, description="Port to listen on. With 0, a free port is chosen.")
     health_port: OptionalPort = Field(
-        default=None, description="Separate port for /health, /ready and /metrics; 0 chooses a free one."
+        default=None, description="Separate port for /health, /ready and /metrics. With 0, a free port is chosen."
     )
     stall_seconds: Seconds = Field(
-        default=30.0, description="Seconds without progress after which /ready returns an error."
+        default=30.0, description="Seconds without progress of the engine after which /ready returns an error."
     )
     shutdown_grace_seconds: NonNegative = Field(
-        default=10, description="Maximum seconds to finish running requests when the server stops."
+        default=10, description="Maximum seconds for completing running requests when the server stops."
     )
     log_format: Literal["text", "json"] = Field(
-        default="text", description="Format of the log. `json` writes one line per request."
+        default="text", description="Format of log lines: text, or json for one JSON object per line."
     )
     tracing: bool = Field(default=False, description="Enable OpenTelemetry tracing. The OTEL_* variables configure it.")
 
 
 class LimitSettings(SettingsGroup):
-    """Limits on requests, connections, memory and clients, for each process."""
+    """Limits on requests, connections, memory and clients. They apply to each process."""
 
-    max_running: Positive = Field(default=64, description="Maximum number of requests that hold model state.")
+    max_running: Positive = Field(default=64, description="Maximum number of requests that are being processed.")
     max_waiting: NonNegative = Field(
-        default=256, description="Maximum number of requests in the queue. Further requests get status 429."
+        default=256, description="Maximum number of requests in the queue. Others are rejected with status 429."
     )
     queue_seconds: Seconds = Field(
-        default=10.0, description="Maximum seconds that a request waits in the queue before it gets status 429."
+        default=10.0, description="Maximum seconds in the queue before a request is rejected with status 429."
     )
     max_streams: Positive = Field(default=4_096, description="Maximum number of live streams, including idle ones.")
     stream_idle_seconds: Seconds = Field(
         default=3_600.0, description="Seconds without an observation after which a live stream ends."
     )
     stream_buffer: Positive = Field(
-        default=256, description="Number of unread events at which a request is paused. Expensive events count more."
+        default=256,
+        description="Number of unread events at which a request is paused. An event with much data counts as several.",
     )
 
     max_connections: Positive = Field(default=16_384, description="Maximum number of open connections.")
     header_timeout_seconds: Seconds = Field(
-        default=10.0, description="Maximum seconds from the start of a connection to the end of the request headers."
+        default=10.0,
+        description="Maximum seconds until the headers of a request are complete, from the start of the connection.",
     )
     body_timeout_seconds: Seconds = Field(
         default=30.0, description="Maximum seconds between two parts of a request body."
     )
     min_body_rate: Positive = Field(
-        default=8_192, description="Minimum bytes per second of a request body, checked after body_timeout_seconds."
+        default=8_192,
+        description="Minimum mean rate of a request body in bytes per second, after body_timeout_seconds.",
     )
     send_timeout_seconds: Seconds = Field(
         default=30.0, description="Seconds after which a client that does not read its reply is disconnected."
     )
-    # This exceeds the usual idle timeout of a proxy's connection pool. The proxy then closes first and never writes to
-    # a connection that is being closed.
+    # This is longer than the usual idle timeout of a proxy. The proxy therefore closes the connection first, and does
+    # not write to a connection that the server closes.
     keep_alive_seconds: Positive = Field(default=75, description="Seconds after which an idle connection is closed.")
     max_header_bytes: int = Field(default=32_768, ge=1_024, description="Maximum size of the request headers in bytes.")
     max_message_bytes: int = Field(default=262_144, ge=1_024, description="Maximum bytes of a WebSocket message.")
@@ -134,26 +137,26 @@ class LimitSettings(SettingsGroup):
     max_memory: OptionalPositive = Field(
         default=None,
         description=(
-            "Maximum memory of a process in bytes. The default is the memory in use after loading plus 192 MiB for "
-            "requests, or less if the container or machine has less memory."
+            "Maximum memory of a process in bytes. The default is the memory after loading the bundles plus 192 MiB "
+            "for requests, or less if the container or machine has less memory."
         ),
     )
     max_body_bytes: Thousands = Field(
         default=2_000_000,
-        description="Maximum size of a request body in bytes. The limit for /filter is twice as high for JSON and "
-        "24 times as high for Arrow streams.",
+        description="Maximum size of a request body in bytes. For /filter, the limit is twice as high for JSON, and 24 "
+        "times as high for Arrow streams with several series.",
     )
     max_body_values: Thousands = Field(
-        default=250_000, description="Maximum number of numbers, strings, nulls, arrays and objects in a request body."
+        default=250_000, description="Maximum number of JSON values in a request body, including arrays and objects."
     )
     max_json_depth: int = Field(default=32, ge=8, description="Maximum nesting depth of a JSON request body.")
     max_prompt_tokens: Positive = Field(default=16_384, description="Maximum number of tokens in a prompt.")
     prefix_cache_bytes: NonNegative = Field(
-        default=33_554_432, description="Maximum bytes of cached states of recent prompts. 0 disables the cache."
+        default=33_554_432, description="Size of the cache of recent prompts in bytes. 0 disables the cache."
     )
-    max_new_tokens: Positive = Field(default=4_096, description="Maximum number of generated tokens per request.")
+    max_new_tokens: Positive = Field(default=4_096, description="Maximum number of tokens in a generated text.")
     max_choices: Positive = Field(
-        default=128, description="Maximum number of continuations per request, for all prompts together."
+        default=128, description="Maximum number of continuations in a request, for all prompts together."
     )
     max_attention_tokens: int = Field(
         default=4_096,
@@ -163,17 +166,17 @@ class LimitSettings(SettingsGroup):
     max_observations: Positive = Field(
         default=20_000,
         description=(
-            "Maximum number of observations in a series. For a request with many series, the limit for all of them "
-            "is 5 times as high in JSON and 60 times as high in Arrow."
+            "Maximum number of observations in a series. In a request with several series, the total number may be 5 "
+            "times as high with JSON, and 60 times as high with Arrow."
         ),
     )
     max_reply_numbers: Thousands = Field(
         default=2_000_000,
-        description="Maximum number of numbers in a reply. In a request with many series, it applies to each series.",
+        description="Maximum number of numbers in a reply, or for each series in a reply to several series.",
     )
-    max_series: Positive = Field(default=10_000, description="Maximum number of series per request.")
+    max_series: Positive = Field(default=10_000, description="Maximum number of series in a request.")
     max_series_numbers: Thousands = Field(
-        default=50_000_000, description="Maximum number of numbers in the reply to a request with many series."
+        default=50_000_000, description="Maximum number of numbers in a reply to several series."
     )
     quota_streams: Positive = Field(
         default_factory=lambda given: max(1, given["max_streams"] * 3 // 4),
@@ -195,22 +198,22 @@ class LimitSettings(SettingsGroup):
 
     @property
     def max_series_bytes(self) -> int:
-        """Maximum size of a JSON body of /filter in bytes. It may contain many series."""
+        """Maximum size in bytes of a JSON body for /filter, which may contain several series."""
         return 2 * self.max_body_bytes
 
     @property
     def max_series_observations(self) -> int:
-        """Maximum number of observations of all series in a JSON body."""
+        """Maximum total number of observations of all series in a JSON body."""
         return 5 * self.max_observations
 
     @property
     def max_arrow_bytes(self) -> int:
-        """Maximum size of an Arrow stream of many series in bytes."""
+        """Maximum size in bytes of an Arrow stream with several series."""
         return 24 * self.max_body_bytes
 
     @property
     def max_arrow_observations(self) -> int:
-        """Maximum number of observations of all series in an Arrow stream."""
+        """Maximum total number of observations of all series in an Arrow stream."""
         return 60 * self.max_observations
 
 
@@ -218,25 +221,25 @@ class SecuritySettings(SettingsGroup):
     """Settings for access to the server, and for trusted bundles."""
 
     api_keys: SecretStr | None = Field(
-        default=None, description="API keys, separated by commas. Clients must send one of them."
+        default=None, description="API keys, separated by commas. If there are any, clients must send one of them."
     )
     api_keys_file: Path | None = Field(default=None, description="File with one API key per line.")
     insecure: bool = Field(default=False, description="Allow listening on a public address without API keys.")
     allowed_hosts: Names = Field(
         default=(),
         description=(
-            "Accepted host names besides localhost and IP addresses, separated by commas. * accepts any name. The "
-            "default is the name that the server listens on, or any name if there are API keys."
+            "Accepted host names in addition to localhost, IP addresses and the name in RFA_HOST, separated by commas. "
+            "* accepts any name. With API keys, the default is *."
         ),
     )
     allowed_origins: Names = Field(
-        default=(), description="Other origins whose web pages may use this server, separated by commas."
+        default=(), description="Origins of other web pages that may use this server, separated by commas."
     )
     trusted_proxies: Networks = Field(
         default=(),
         description=(
-            "Networks of trusted proxies, separated by commas. For their requests, the client address is taken from "
-            "the X-Forwarded-For header."
+            "Networks of trusted proxies, separated by commas. For requests from these proxies, the address of the "
+            "client is read from the header X-Forwarded-For."
         ),
     )
     trusted_keys: str | None = Field(
@@ -254,20 +257,20 @@ class StateSettings(SettingsGroup):
     state_keys: SecretStr | None = Field(
         default=None,
         description=(
-            "State keys that encrypt state tokens, separated by commas; each is 32 bytes in base64. New tokens use "
-            "the first key."
+            "Keys that encrypt state tokens, separated by commas. Each key is 32 bytes in base64. New tokens are "
+            "encrypted with the first key."
         ),
     )
     state_keys_file: Path | None = Field(default=None, description="File with one state key per line.")
     state_audience: str = Field(
-        default="rfa", description="Name of the deployment. State tokens of other deployments are rejected."
+        default="rfa", description="Name of the deployment. State tokens from other deployments are rejected."
     )
     state_seconds: Positive = Field(default=86_400, description="Lifetime of a state token in seconds.")
     sessions: Sessions = Field(
         default="off", description="Storage for named sessions: off, memory or the URL of a Redis server."
     )
     sessions_password_file: Path | None = Field(
-        default=None, description="File with the password of the Redis server, used if the URL contains no password."
+        default=None, description="File with the password of the Redis server, if the URL does not contain it."
     )
     session_seconds: Positive = Field(default=86_400, description="Seconds after which an unused session is deleted.")
     max_sessions: Positive = Field(default=262_144, description="Maximum number of named sessions in memory.")
@@ -281,7 +284,7 @@ class ModelSettings(SettingsGroup):
 
     bundles: Paths = Field(
         default_factory=default_bundles,
-        description="Bundle directories. In the environment variable, they are separated by `:`.",
+        description="Bundle directories, separated by `:` in the environment variable.",
     )
     max_bundle_bytes: Thousands = Field(
         default=4_294_967_296, description="Maximum total size of all bundles in bytes."
@@ -290,13 +293,14 @@ class ModelSettings(SettingsGroup):
         default="auto",
         description=(
             "Device for language models and long series: auto (the same as cpu), cpu, cuda or a numbered GPU such as "
-            "cuda:1. Each process uses one GPU, starting with this one."
+            "cuda:1. With several processes, each one uses its own GPU, starting with this number."
         ),
     )
     text_runtime: RuntimeName = Field(
         default="auto",
         description=(
-            "Runtime for language models on a CPU. `auto` uses compiled if it supports the bundle, and onnx otherwise."
+            "Runtime for language models on a CPU: compiled, onnx or auto. auto selects compiled if it supports the "
+            "bundle, and onnx otherwise."
         ),
     )
     processes: Threads = Field(
@@ -313,15 +317,13 @@ class ModelSettings(SettingsGroup):
         default_factory=lambda given: 64 if _is_gpu(given.get("device")) else 24,
         ge=1,
         le=512,
-        description=(
-            "Maximum number of sequences that are decoded together in one step. The default is 24, or 64 with a GPU."
-        ),
+        description=("Maximum number of sequences in a decoding step. The default is 24 on a CPU, and 64 on a GPU."),
     )
     drift_every: NonNegative = Field(
         default=1_000,
         description=(
-            "On a CPU, decode every n-th text of a process again in both modes, and report the difference as "
-            "rfa_decoder_drift_… in /metrics. 0 disables this check."
+            "Number n for comparing the decoding modes on a CPU. One of n texts is decoded again in both modes, and "
+            "the metrics rfa_decoder_drift_… report the difference. 0 disables this."
         ),
     )
 
@@ -331,7 +333,7 @@ class ModelSettings(SettingsGroup):
         return _is_gpu(self.device)
 
     def gpu_of(self, process: int) -> int | None:
-        """Return the index of the visible GPU that a server process uses, or None for the CPU."""
+        """Return the index of the visible GPU that a server process uses. Return None for the CPU."""
         return int(self.device.partition(":")[2] or 0) + process if self.is_on_gpu else None
 
 

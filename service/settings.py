@@ -22,7 +22,7 @@ from rfa.service.setting_groups import (
 
 # `rfa` reads these for every command.
 OTHER_VARIABLES: Final = frozenset({"RFA_DEBUG"})
-# Retired settings and the settings that replace them.
+# Settings that are not supported any more, and the settings that replace them.
 RETIRED: Final = {
     "RFA_MAX_SERIES_BYTES": "RFA_MAX_BODY_BYTES",
     "RFA_MAX_SERIES_OBSERVATIONS": "RFA_MAX_OBSERVATIONS",
@@ -33,14 +33,14 @@ QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations
 
 
 class ConfigurationError(ValueError):
-    """Raised if the server must not start with these settings. The message states what to change."""
+    """Raised if the server cannot start with these settings. The message says what to change."""
 
 
 class Settings(BaseModel):
-    """All settings. They are created from their names without groups, as in `Settings(port=0, max_running=8)`.
+    """All settings. The names of the arguments do not contain the group, as in `Settings(port=0, max_running=8)`.
 
     Raises:
-        ValidationError: If a value is out of bounds or a name is unknown.
+        ValidationError: If a value is invalid or a name is unknown.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,7 +59,7 @@ class Settings(BaseModel):
         super().__init__(**groups, **values)
 
     def flat(self) -> dict[str, Any]:
-        """Return all values by their names without groups."""
+        """Return all settings by their names, without groups."""
         return {
             name: getattr(getattr(self, group), name) for group, kind in GROUPS.items() for name in kind.model_fields
         }
@@ -68,7 +68,7 @@ class Settings(BaseModel):
         """Return a copy of these settings with some values replaced.
 
         Raises:
-            ValidationError: If a value is out of bounds or a name is unknown.
+            ValidationError: If a value is invalid or a name is unknown.
         """
         return type(self)(**{**self.flat(), **values})
 
@@ -80,22 +80,23 @@ GROUPS: Final[dict[str, type[SettingsGroup]]] = {
     "state": StateSettings,
     "models": ModelSettings,
 }
-# All settings by their flat names.
+# All settings by their names without groups.
 FIELDS: Final[dict[str, FieldInfo]] = {
     name: field for group in GROUPS.values() for name, field in group.model_fields.items()
 }
 
 
 def check_names(environment: Mapping[str, str]) -> None:
-    """Reject unknown variables that begin with `RFA_`, because a misspelt limit would have no effect.
+    """Check that all environment variables that begin with `RFA_` are settings. A misspelt setting would have no
+    effect.
 
     Raises:
-        ConfigurationError: If there is an unknown variable. The message suggests similar names and contains no values.
+        ConfigurationError: If a variable is unknown. The message suggests similar names and does not contain the value.
     """
     valid = {PREFIX + name.upper() for name in FIELDS} | OTHER_VARIABLES
     for name in sorted(environment):
         if name.upper() in RETIRED:
-            raise ConfigurationError(f"{name} was removed; set {RETIRED[name.upper()]} instead, which determines it")
+            raise ConfigurationError(f"{name} is no longer supported; set {RETIRED[name.upper()]}, which determines it")
         if name.upper().startswith(PREFIX) and name.upper() not in valid:
             meant = difflib.get_close_matches(name.upper(), sorted(valid), n=1)
             nearest = difflib.get_close_matches(name.upper(), sorted(valid), n=3, cutoff=0)
@@ -104,6 +105,7 @@ def check_names(environment: Mapping[str, str]) -> None:
 
 
 def configured_keys(settings: Settings) -> tuple[bytes, ...]:
-    """Return the configured state keys. The first one seals new tokens. The result is empty if no key is configured."""
+    """Return the keys for state tokens in the settings. New tokens are encrypted with the first key. The result is
+    empty if there are no keys."""
     listed = settings.state.state_keys
     return read_keys(None if listed is None else listed.get_secret_value(), settings.state.state_keys_file)

@@ -1,4 +1,4 @@
-"""Errors for invalid documents. They name the field and what was expected, and never contain parts of the input."""
+"""Validate documents. Errors name the field and say what was expected. They do not contain values of the document."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.service.setting_groups import LimitSettings
 
 Model = TypeVar("Model", bound=BaseModel)
 LONGEST_FIELD_NAME = 64
-# Fields with a value per observation, in addition to the columns of `values`.
+# Fields with one value per observation, in addition to the columns of `values`.
 SERIES = ("observations", "times", "noise", "input", "bias")
 PLAIN_WORDS = {
     "missing": "Field required",
@@ -22,7 +22,7 @@ PLAIN_WORDS = {
     "model_type": "Must be a JSON object",
     "int_type": "Must be an integer of at most 64 bits",
 }
-# For a row that was sent as a number.
+# Messages for a number in place of a row.
 ROW_WORDS = {
     "observations": 'Must be a list with one number per column, even for a single column: "observations": '
     '[[21.4], [21.5]], or "values": {"y": [21.4, 21.5]}',
@@ -31,10 +31,10 @@ ROW_WORDS = {
 
 
 def check_lengths(document: Any, settings: LimitSettings) -> None:
-    """Reject requests with too many observations, before they are validated.
+    """Check the number of observations and series in a request, before it is validated.
 
     Raises:
-        InvalidRequest: The message names the field.
+        InvalidRequest: If there are too many (`too_large`).
     """
     if type(document) is not dict:
         return
@@ -61,8 +61,8 @@ def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the fields that contain one value per observation, by name, for a series that has not been
-    validated yet."""
+    """Yield the name and the value of each field with one value per observation, for a series that is not validated
+    yet."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
     if type(columns) is dict:
@@ -72,31 +72,34 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """Return the number of observations of a series that has not been validated yet."""
+    """Return the number of observations of a series that is not validated yet."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)
 
 
 def validated(model: type[Model], document: Any, name: str) -> Model:
-    """Validate a document and return it. `name` is its name in messages.
+    """Validate a document, and return the model.
+
+    Args:
+        name: Name of the document in messages.
 
     Raises:
-        InvalidRequest: With the first error.
+        InvalidRequest: If the document is invalid. The message describes the first error.
     """
     try:
         return model.model_validate(document)
     except ValidationError as error:
-        # The input may be of any size, and messages never quote it.
+        # The input may be large, and is not part of the message.
         raise validation_failure(error.errors(include_url=False, include_input=False), name) from None
 
 
 def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "The body") -> InvalidRequest:
-    """Return the first error of pydantic as an `InvalidRequest`.
+    """Convert the first error of pydantic to an `InvalidRequest`.
 
     Args:
-        details: `errors()` of a ValidationError.
-        document: name of the document in messages, for errors without a field.
+        details: Result of `ValidationError.errors`.
+        document: Name of the document, for errors that do not belong to a field.
     """
     first = details[0]
     cause = first.get("ctx", {}).get("error")
@@ -114,14 +117,13 @@ def validation_failure(details: Sequence[Mapping[str, Any]], document: str = "Th
 
 
 def field_path(location: tuple[int | str, ...]) -> str:
-    """Return `("observations", 2, 0)` as `observations[2][0]`. Names are shortened, and characters other than letters,
-    digits, _ and - become `?`.
-    """
+    """Return the path of a field as text, such as `observations[2][0]` for `("observations", 2, 0)`. Long names are
+    shortened, and characters other than letters, digits, _ and - are replaced by `?`."""
     path = ""
     for part in location:
         if isinstance(part, int):
             path += f"[{part}]"
-        elif not part.startswith("constrained-"):  # pydantic's name of one of several types
+        elif not part.startswith("constrained-"):  # name of pydantic for a member of a union
             name = "".join(character if character.isalnum() or character in "_-" else "?" for character in part)
             path += ("." if path else "") + name[:LONGEST_FIELD_NAME]
     return path

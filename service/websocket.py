@@ -1,4 +1,5 @@
-"""JSON documents over a WebSocket, on plain ASGI, which is fast enough for thousands of frames per second."""
+"""Send and receive JSON documents over a WebSocket. This uses ASGI directly, because thousands of frames are sent per
+second."""
 
 from __future__ import annotations
 
@@ -24,9 +25,9 @@ from rfa.service.errors import (
 )
 from rfa.service.json_cost import FRAME_LIMITS, SMALL_FRAME_BYTES, JsonCost
 
-# Browsers require that the server accepts one of the offered subprotocols.
+# Browsers require that the server accepts one of the subprotocols that they offer.
 SUBPROTOCOL = "rfa.v1"
-# See RFC 6455 section 7.4.1 and the IANA registry.
+# Close codes (RFC 6455, 7.4.1, and the IANA registry).
 NORMAL = 1000
 POLICY = 1008
 SERVER_FAULT = 1011
@@ -35,7 +36,7 @@ TRY_LATER = 1013
 
 
 def close_code(error: ServiceError) -> int:
-    """Return the WebSocket close code for a connection that ends with this error."""
+    """Return the close code of a WebSocket that ends with an error."""
     if isinstance(error, (EngineFailure, InternalError)):
         return SERVER_FAULT
     return TRY_LATER if isinstance(error, (Overloaded, NotReady)) else POLICY
@@ -45,9 +46,11 @@ class JsonSocket:
     """WebSocket connection that sends and receives JSON documents.
 
     Args:
-        max_bytes: maximum size of a message in bytes.
-        send_timeout: seconds after which a client that does not read is disconnected.
-        cooperative: scheduler that encodes the parts of long documents.
+        receive: Function `receive` of ASGI.
+        send: Function `send` of ASGI.
+        max_bytes: Maximum size of a message in bytes.
+        send_timeout: Seconds after which a client that does not read is disconnected.
+        cooperative: Scheduler in which long documents are encoded and checked in parts.
     """
 
     def __init__(
@@ -57,14 +60,17 @@ class JsonSocket:
         self._receive = receive
         self._send = send
         self._max_bytes = max_bytes
-        self.small_bytes = min(SMALL_FRAME_BYTES, max_bytes // 4)  # in characters, each of which has up to four bytes
+        self.small_bytes = min(SMALL_FRAME_BYTES, max_bytes // 4)  # characters, each of which has up to four bytes
         self._deadline = Deadline(send_timeout)
 
     async def accept(self, offered: Sequence[str] = ()) -> None:
-        """Accept the WebSocket connection.
+        """Accept the handshake.
 
         Args:
-            offered: subprotocols that the client offers.
+            offered: Subprotocols that the client offers.
+
+        Raises:
+            ClientGone: If the client has disconnected.
         """
         if (await self._receive())["type"] != "websocket.connect":
             raise ClientGone
@@ -72,12 +78,12 @@ class JsonSocket:
         await self._deliver([{"type": "websocket.accept", **chosen}])
 
     async def read(self) -> Any:
-        """Return the next document.
+        """Wait for the next document, and return it.
 
         Raises:
-            InvalidRequest: If the frame is not text or strict JSON, or has too many values.
-            PayloadTooLarge: If the frame exceeds `max_bytes`.
-            ClientGone: If the client disconnected.
+            InvalidRequest: If the frame is not text or valid JSON, or contains too many values.
+            PayloadTooLarge: If the frame is larger than `max_bytes`.
+            ClientGone: If the client has disconnected.
         """
         message = await self._receive()
         if message["type"] != "websocket.receive":
@@ -97,23 +103,26 @@ class JsonSocket:
             await self._cooperative.run(partial(cost.feed, frame[start : start + PIECE_BYTES]), is_long=True)
 
     async def write(self, documents: Sequence[Any]) -> None:
-        """Send documents, one per frame.
+        """Send each document in a frame.
 
         Raises:
-            ClientGone: If the client disconnected.
+            ClientGone: If the client has disconnected, or does not read.
         """
         await self._deliver([await _frame(document, self._cooperative) for document in documents])
 
     async def end(self, document: Any, code: int) -> None:
-        """Send the terminal document, and close the connection.
+        """Send a last document, and close the connection.
+
+        Args:
+            code: Close code.
 
         Raises:
-            ClientGone: If the client disconnected.
+            ClientGone: If the client has disconnected, or does not read.
         """
         await self._deliver([await _frame(document, self._cooperative), {"type": "websocket.close", "code": code}])
 
     def close(self) -> None:
-        """Cancel the timer."""
+        """Cancel the timer of the send timeout."""
         self._deadline.close()
 
     async def _deliver(self, messages: Sequence[dict[str, Any]]) -> None:
@@ -126,7 +135,7 @@ class JsonSocket:
 
 
 async def _frame(document: Any, cooperative: CooperativeWork) -> dict[str, Any]:
-    """Return a document as an ASGI message. Other work runs between the parts of a long document."""
+    """Encode a document as an ASGI message. Other work runs between the parts of a long document."""
     encoded = pieces(document)
     parts = [next(encoded)]
     for piece in encoded:

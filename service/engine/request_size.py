@@ -147,8 +147,8 @@ def grow(lease: Lease | None, param: str, size: int) -> None:
         return
     if size > lease.largest:
         raise InvalidRequest(
-            f"{param} needs about {size} bytes of memory, but a request may use at most {lease.largest} on this "
-            "server.",
+            f"{param} needs about {size} bytes of memory, but a request may use at most {lease.largest} bytes on "
+            "this server.",
             param=param,
             code="reply_too_large",
         )
@@ -159,8 +159,8 @@ def check_reply_numbers(param: str, numbers: int, limit: int) -> None:
     """Raise InvalidRequest if the reply would contain too many numbers. The message names `param`."""
     if numbers > limit:
         raise InvalidRequest(
-            f"{param} requests a reply of about {numbers} numbers, but this server sends at most {limit}; select "
-            "fewer fields or observations.",
+            f"{param}: the reply would contain about {numbers} numbers, but this server sends at most {limit}; "
+            "select fewer fields or observations.",
             param=param,
             code="reply_too_large",
         )

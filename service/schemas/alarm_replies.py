@@ -1,4 +1,4 @@
-"""Replies about alarms and incidents."""
+"""Parts of replies that describe alarms and incidents."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class RaisedAlarm(Reply):
     rule: Annotated[
         outputs.RaisedBy,
         says(
-            "reason for the alarm: an unusual value, a changed level or spread, a value that no longer changes, a "
-            "gap without values, or a value outside `range`"
+            "rule that raised the alarm. `value`: the value is unusual. `stretch`: the level or spread has changed. "
+            "`standstill`: the value no longer changes. `gap`: there were no values for a long time. `range`: the "
+            "value is outside `alarm.range`"
         ),
     ]
     incident: Annotated[int, says("index of the first alarm of the incident that this alarm belongs to")]
     component: Annotated[
         int,
         says(
-            "component that raised the alarm, counted from 0; the one with the smallest tail probability if there are "
-            "several"
+            "component that raised the alarm, counted from 0. If there are several, it is the one with the smallest "
+            "tail probability"
         ),
     ]
     probability: AlarmProbability
@@ -36,19 +37,22 @@ class RaisedAlarm(Reply):
 
 @dataclass
 class Incident(Reply):
-    """Group of alarms that belong together. It ends after ten consecutive ordinary observations."""
+    """Group of alarms. An incident begins with an alarm, and ends after ten consecutive ordinary observations."""
 
     index: Annotated[int, says("index of the first alarm of the incident")]
     begin: Annotated[float, says("time of the first alarm of the incident")]
     end: Annotated[float, says("time of the last alarm of the incident")]
     alarms: Annotated[int, says("number of alarms in the incident")]
     rules: Annotated[
-        list[outputs.RaisedBy], says("rules that raised the alarms; the first is the rule of the most unusual alarm")
+        list[outputs.RaisedBy],
+        says("rules that raised the alarms; the first one raised the most unusual alarm of the incident"),
     ]
-    component: Annotated[int, says("component of the most unusual alarm")]
-    t: Annotated[float, says("time of the most unusual alarm, which has the smallest tail probability")]
+    component: Annotated[int, says("component of the most unusual alarm, counted from 0")]
+    t: Annotated[float, says("time of the most unusual alarm, which is the one with the smallest tail probability")]
     value: Annotated[float, says("observed value at the time of the most unusual alarm")]
-    expected: Annotated[float | None, says("forecast of that value; null for standstills and gaps")]
+    expected: Annotated[
+        float | None, says("forecast of the value at the most unusual alarm; null for standstills and gaps")
+    ]
     probability: AlarmProbability
     direction: Annotated[
         Literal["up", "down"] | None,
@@ -58,6 +62,6 @@ class Incident(Reply):
 
 Incidents = Annotated[
     Annotated[list[outputs.Incident], Json(list[Incident])],
-    says("groups of alarms that belong together, at most the first 1,000; empty without `alarm`"),
+    says("list of incidents, which are groups of alarms; at most the first 1,000, and empty without `alarm`"),
 ]
-OmittedIncidents = Annotated[int, says("number of further incidents, which are not listed")]
+OmittedIncidents = Annotated[int, says("number of further incidents that are not listed")]

@@ -27,10 +27,10 @@ Moment = Annotated[float, Field(ge=-LARGEST_TIME, le=LARGEST_TIME)]
 
 
 class AlarmRequest(Request):
-    """Alarm options: a rate, and conditions on the observations.
+    """Options for alarms: the rate, and conditions on the observations.
 
-    An observation is an alarm if its tail probability among the earlier observations of its stream is at most the
-    rate. The rate therefore assumes that the stream does not change.
+    An observation raises an alarm if its tail probability, estimated from the earlier observations of its stream, is at
+    most the rate. Alarms have the requested rate if the stream does not change.
     """
 
     rate: Annotated[
@@ -38,12 +38,12 @@ class AlarmRequest(Request):
         OneOf(RATE_FORM),
     ] = Field(
         description=(
-            "requested alarm rate: a share of the observations, or a number per second, minute, hour, day, week or "
-            'month (30.44 days) such as "1/day". A number per time requires times in seconds'
+            "requested alarm rate: a share of the observations such as 0.001, or a number per second, minute, hour, "
+            'day, week or month (30.44 days) such as "1/day". A number per time requires times in seconds'
         )
     )
     direction: Direction = Field(
-        default="both", description="whether to report values above the forecast, below it, or both"
+        default="both", description="direction of the deviations from the forecast that may raise an alarm"
     )
     min_deviation: float = Field(
         default=0.0,
@@ -54,8 +54,8 @@ class AlarmRequest(Request):
     range: Annotated[list[Limit | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
         description=(
-            "lowest and highest ordinary value; null means no limit. Every value outside the range raises an alarm. "
-            "Not supported with `input`"
+            "lowest and highest ordinary value; null means no limit. Every value outside this range raises an alarm. "
+            "This cannot be combined with `input`"
         ),
     )
     quiet: int = Field(
@@ -63,8 +63,8 @@ class AlarmRequest(Request):
         ge=0,
         le=MOST_QUIET,
         description=(
-            "number of observations after an alarm during which another alarm must be much rarer: the logarithm of "
-            "its tail probability must be more than 1.1 times that of the last alarm"
+            "number of observations after an alarm during which only a much rarer observation raises another alarm: "
+            "the logarithm of its tail probability must be more than 1.1 times that of the last alarm"
         ),
     )
 
@@ -73,10 +73,10 @@ class AlarmRequest(Request):
         min_length=1,
         max_length=4,
         description=(
-            "rules that may raise an alarm. They share the requested rate. `value` reports an unusual value, "
-            "`stretch` a level or spread that has changed for some time, `standstill` a value that no longer "
-            "changes, and `gap` a time without values, at the observation that ends it. `standstill` and `gap` "
-            "cannot be combined with `direction` or `min_deviation`"
+            "rules that may raise an alarm. The requested rate is divided among them. `value` reports unusual values, "
+            "`stretch` a level or spread that has changed for some time, and `standstill` a value that no longer "
+            "changes. `gap` reports a long time without values, at the next observation. If `direction` or "
+            "`min_deviation` is set, `standstill` and `gap` raise no alarms"
         ),
     )
     mute: list[str | Annotated[list[Moment], Field(min_length=2, max_length=2)]] = Field(
@@ -91,7 +91,7 @@ class AlarmRequest(Request):
 
     @model_validator(mode="after")
     def check_options(self) -> Self:
-        """Check that every option is valid."""
+        """Check that the options are valid."""
         try:
             self.options("UTC")
         except InvalidInput as error:
@@ -99,7 +99,7 @@ class AlarmRequest(Request):
         return self
 
     def options(self, tz: str) -> Alarm:
-        """Return the alarm options in the form that the filter uses."""
+        """Convert the options to the form that the runtime uses. `tz` is the time zone of maintenance windows."""
         return alarm_of(self.model_dump(), tz)
 
 

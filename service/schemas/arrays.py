@@ -1,4 +1,4 @@
-"""Validation of NumPy arrays from Arrow requests, with the same bounds as JSON lists."""
+"""Validate NumPy arrays from Arrow requests, with the same bounds as lists in JSON."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from pydantic import ValidatorFunctionWrapHandler, WrapValidator
 
 
 def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
-    """Return an annotation with which a list of numbers may also be a float64 array of any length.
+    """Return an annotation for a field with a list of numbers. With it, the field also accepts a float64 array of any
+    length.
 
     Args:
-        largest: largest absolute value.
-        may_miss: whether NaN is allowed, as null is in JSON.
+        largest: Largest absolute value that is accepted.
+        may_miss: Whether NaN is accepted, like null in JSON.
     """
 
     def validate(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
@@ -25,7 +26,7 @@ def takes_arrays(largest: float, *, may_miss: bool) -> WrapValidator:
         invalid = np.flatnonzero(~is_valid)
         if not invalid.size:
             return value
-        # The validator of the list writes the error message.
+        # The validator for lists raises the error.
         first = int(invalid[0])
         return handler([0.0] * first + [float(value[first])])
 

@@ -11,7 +11,13 @@ MAX_UNKNOWN = 16
 
 
 class FieldError(ValueError):
-    """Raised if fields contradict each other. It names the field that the client should change."""
+    """Raised if fields contradict each other.
+
+    Args:
+        param: Path of the field that the client should change.
+        message: Description of the error.
+        code: Precise reason for the error, as an identifier.
+    """
 
     def __init__(self, param: str, message: str, code: str) -> None:
         super().__init__(message)
@@ -21,10 +27,11 @@ class FieldError(ValueError):
 
 
 class Request(BaseModel):
-    """Base class of requests. Types are strict, all fields are bounded and unknown fields are errors.
+    """Base class of requests. Types are strict, all fields have bounds, and unknown fields are errors.
 
-    Lists stop at their first error (`fail_fast`), and only a few unknown fields are checked. Otherwise a request with
-    100,000 errors takes seconds and gigabytes, although the reply reports only the first error.
+    The validation of a list stops at the first error (`fail_fast`), and only a few unknown fields are reported.
+    Otherwise, a request with 100,000 errors would take seconds and gigabytes, although the reply contains only the
+    first error.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
@@ -32,7 +39,7 @@ class Request(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def drop_most_unknown_fields(cls, document: Any) -> Any:
-        """Remove all but the first `MAX_UNKNOWN` unknown fields, because each of them becomes an error."""
+        """Remove unknown fields after the first `MAX_UNKNOWN` ones, because each unknown field becomes an error."""
         if type(document) is not dict or len(document) <= MAX_UNKNOWN:
             return document
         dropped = set([name for name in document if name not in cls.model_fields][MAX_UNKNOWN:])
@@ -46,15 +53,15 @@ def _describe(schema: dict[str, Any], kind: type[Reply]) -> None:
 
 
 class Reply:
-    """Base class of replies. Replies are dataclasses that orjson encodes directly; OpenAPI and the tests read them
-    through pydantic.
+    """Base class of replies. Replies are dataclasses that orjson encodes directly. Pydantic only provides their schemas
+    for OpenAPI.
 
     Replies are not validated. Most are neither frozen nor slotted, because thousands are created per second: freezing
     takes longer than assigning the fields, and orjson takes twice as long with slots. orjson omits the slots of a base
     class, so do not inherit from a reply with slots.
 
     Attributes:
-        always: the required fields, for replies whose other fields the request selects.
+        always: Names of the required fields, if the request selects the other ones. None if all fields are required.
     """
 
     __slots__ = ()
@@ -65,5 +72,5 @@ class Reply:
 
 
 def says(description: str, **bounds: Any) -> Any:
-    """Return an annotation with the description of a reply field."""
+    """Return an annotation with the description and the bounds of a reply field."""
     return Field(description=description, **bounds)

@@ -1,4 +1,5 @@
-"""Requests and replies of /v1/chat/completions, with OpenAI's fields and the additional fields of /v1/completions."""
+"""Requests and replies of /v1/chat/completions. The fields are those of OpenAI, and the additional ones of
+/v1/completions."""
 
 from __future__ import annotations
 
@@ -42,30 +43,30 @@ Text = Annotated[str, Field(max_length=2_000_000)]
 
 
 class TextPart(Request):
-    """Part of a message with text."""
+    """Part of a message that contains text."""
 
-    type: Literal["text"] = Field(description="constant")
+    type: Literal["text"] = Field(description="type of the part, which is always `text`")
     text: Text = Field(description="text of this part of the message")
 
 
 class ChatMessage(Request):
     """Message of a dialogue."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="role of the message's author")
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="role of the author of the message")
     content: Annotated[
         Text | Annotated[list[TextPart], Field(max_length=64, fail_fast=True)],
         OneOf("a string or a list of text parts"),
     ] = Field(description="content of the message")
-    name: str | None = Field(default=None, max_length=64, description="ignored")
+    name: str | None = Field(default=None, max_length=64, description="accepted for compatibility and ignored")
 
     @property
     def text(self) -> str:
-        """The whole content of the message."""
+        """Whole content of the message as one text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class ChatRequest(SamplingFields):
-    """Dialogue whose next message, by the assistant, is generated."""
+    """A dialogue. The next message of the assistant is generated."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -74,27 +75,32 @@ class ChatRequest(SamplingFields):
     )
 
     messages: list[ChatMessage] = Field(
-        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the conversation, oldest first"
+        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the dialogue, oldest first"
     )
     model: LanguageModelName = None
-    max_tokens: TokenCount | None = Field(default=None, description="alternative name of max_completion_tokens")
+    max_tokens: TokenCount | None = Field(default=None, description="alternative name of `max_completion_tokens`")
     max_completion_tokens: TokenCount | None = Field(
         default=None,
         description=(
-            "maximum number of generated tokens. The default is the value of max_tokens, or 128 if both are null"
+            "maximum number of generated tokens. The default is the value of `max_tokens`, or 128 if both are null"
         ),
     )
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
     top_k: TopK = None
-    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of choices")
+    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of messages to generate")
     stop: StopChoice = Field(
-        default=None, description="strings that end the text; it also ends before the next message of the user"
+        default=None, description="strings that end the text. The text also ends before the next message of the user"
     )
-    seed: Seed | None = Field(default=None, description="random seed; null chooses one at random")
-    logprobs: Annotated[bool, NullIs(False)] = Field(default=False, description="return the tokens")
+    seed: Seed | None = Field(default=None, description="random seed; if null, it is chosen at random")
+    logprobs: Annotated[bool, NullIs(False)] = Field(
+        default=False, description="whether to return the tokens with their log probabilities"
+    )
     top_logprobs: int | None = Field(
-        default=None, ge=0, le=5, description="number of alternatives to return for each token; requires `logprobs`"
+        default=None,
+        ge=0,
+        le=5,
+        description="number of alternatives to return for each token. This requires `logprobs`",
     )
     stream: Stream = False
     stream_options: StreamChoices = None
@@ -108,7 +114,7 @@ class ChatRequest(SamplingFields):
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Reject combinations of fields that are not supported."""
+        """Check that the combination of fields is supported."""
         if self.top_logprobs and not self.logprobs:
             raise FieldError("top_logprobs", "top_logprobs requires logprobs to be true", "needs_logprobs")
         if self.stream_options is not None and not self.stream:
@@ -142,7 +148,7 @@ class ChatTopToken(Reply):
 
 @dataclass
 class ChatToken(ChatTopToken):
-    """A generated token with its log probability."""
+    """A generated token with its log probability and confidence."""
 
     confidence: Annotated[float, says(CONFIDENCE)]
     top_logprobs: Annotated[list[ChatTopToken], says("most probable tokens at this position")]
@@ -152,14 +158,14 @@ class ChatToken(ChatTopToken):
 class ChatLogprobs(Reply):
     """Log probabilities of the tokens of a message or chunk."""
 
-    content: Annotated[Many[ChatToken], says("log probabilities, with one entry per token")]
+    content: Annotated[Many[ChatToken], says("list of the tokens with their log probabilities")]
 
 
 @dataclass
 class AssistantMessage(Reply):
     """The generated message."""
 
-    role: Annotated[Literal["assistant"], says("constant")]
+    role: Annotated[Literal["assistant"], says("role of the author, which is always `assistant`")]
     content: Annotated[str, says("text of the message")]
 
 
@@ -171,7 +177,7 @@ class AssistantDelta(Reply):
     content: Annotated[str, says("next part of the text")]
 
 
-Index = Annotated[int, says("index of the choice")]
+Index = Annotated[int, says("index of the choice, counted from 0")]
 Logprobs = Annotated[ChatLogprobs | None, says("log probabilities of the tokens; null unless requested")]
 
 
@@ -201,22 +207,24 @@ class ChatChunkChoice(Reply):
 
 @dataclass
 class ChatHead(OpenAIHead):
-    """Fields that every reply and chunk contains."""
+    """Fields of all replies and chunks."""
 
     object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("type of the object")]
 
 
 @dataclass
 class ChatCompletion(ChatHead):
-    """Reply with all choices for a dialogue."""
+    """Reply with all generated messages for a dialogue."""
 
     choices: Annotated[list[ChatChoice], says("list of all choices, ordered by index")]
-    usage: Annotated[CompletionUsage, says("numbers of tokens")]
+    usage: Annotated[CompletionUsage, says("numbers of tokens in the prompt and in the generated messages")]
 
 
 @dataclass
 class ChatChunk(ChatHead):
-    """One chunk of the stream."""
+    """One chunk of a streamed reply."""
 
-    choices: Annotated[list[ChatChunkChoice], says("list with one choice; empty in the chunk that contains the usage")]
-    usage: Annotated[CompletionUsage | None, says("token counts; null unless requested by `stream_options`")]
+    choices: Annotated[
+        list[ChatChunkChoice], says("list with one choice; empty in the last chunk, which contains the usage")
+    ]
+    usage: Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]

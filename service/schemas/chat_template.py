@@ -1,4 +1,4 @@
-"""Template that converts a dialogue to the prompt that a base model reads."""
+"""Convert a dialogue to a prompt for a model that was not trained on dialogues."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 ROLES: Final = {"system": "System", "developer": "System", "user": "User", "assistant": "Assistant"}
 END_OF_TURN: Final = "\nUser:"
-# The Jinja template that builds the same prompt, for /info and /tokenizer_info.
+# Jinja template that creates the same prompt as `dialogue`, for /info and /tokenizer_info.
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}{{ 'System' if message.role == 'developer' else message.role | capitalize }}: "
     "{{ message.content }}\n{% endfor %}Assistant:"
@@ -15,5 +15,10 @@ CHAT_TEMPLATE: Final = (
 
 
 def dialogue(messages: Iterable[tuple[str, str]]) -> str:
-    """Return the messages, labelled by their roles, as one prompt that the assistant continues."""
+    """Convert messages to one prompt, in which each message begins with its role. The next message is that of the
+    assistant.
+
+    Args:
+        messages: Pairs of the role and the content of a message.
+    """
     return "".join(f"{ROLES[role]}: {content}\n" for role, content in messages) + "Assistant:"

@@ -15,7 +15,7 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 # Number of tokens that a request asks for.
 TokenCount = Annotated[int, Field(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
-SEED = "random seed; null chooses one at random. The reply contains the seed"
+SEED = "random seed. If it is null, a seed is chosen at random. The reply contains the seed"
 
 LONGEST_REFERENCE = 2_000_000
 StateReference = Annotated[str, Field(min_length=1, max_length=LONGEST_REFERENCE)]
@@ -23,8 +23,8 @@ InitialState = Annotated[
     StateReference | None,
     Field(
         description=(
-            "state to continue from: the `state` of an earlier reply, or `session:NAME` for a stored session, which is "
-            "then updated"
+            "state to continue from: the `state` of an earlier reply, or `session:NAME` for a session on the server. "
+            "A session is updated by the request"
         )
     ),
 ]
@@ -32,5 +32,10 @@ NewSession = Annotated[str, Field(min_length=1, max_length=80, pattern=r"^sessio
 ReturnState = Annotated[
     bool | NewSession,
     OneOf("true, false, or `session:NAME` with a NAME of 1 to 64 letters, digits, _ and -"),
-    Field(description="true returns the state in the reply; `session:NAME` stores it on the server under a new name"),
+    Field(
+        description=(
+            "whether to return the new state. If this is true, the reply contains the state. If it is "
+            "`session:NAME`, the state is stored on the server in a new session with this name"
+        )
+    ),
 ]

@@ -13,10 +13,10 @@ CellText = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class ReadRequest(Request):
-    """Options for reading a file. They match the options of `rfa filter`."""
+    """Options for reading a file. They have the same meaning as the options of `rfa filter`."""
 
     time: CellText | None = Field(
-        default=None, description="name of the time column; null detects it by its name or content"
+        default=None, description="name of the time column; if null, it is found by its name or content"
     )
     columns: list[CellText] = Field(
         default_factory=list,
@@ -26,20 +26,24 @@ class ReadRequest(Request):
     by: list[CellText] = Field(
         default_factory=list,
         max_length=8,
-        description="names of the columns that identify the series; an empty list detects them",
+        description="names of the columns that identify the series; if the list is empty, they are found automatically",
     )
     sheet: CellText | None = Field(
         default=None, description="name of the sheet in a workbook; null selects the first sheet"
     )
     zone: CellText = Field(default="UTC", description="time zone of times without a time zone")
-    time_format: CellText | None = Field(default=None, description="strptime format of the times; null detects it")
+    time_format: CellText | None = Field(
+        default=None, description="format of the times for strptime; if null, it is detected"
+    )
     missing: list[CellText] = Field(
         default_factory=list,
         max_length=16,
-        description='words and numbers that mark missing values; "none" disables the search for such numbers',
+        description=(
+            'words and numbers that mark missing values; "none" disables the automatic search for such numbers'
+        ),
     )
     every: CellText | None = Field(
-        default=None, description="time step such as 5min. Rows are resampled to it by their mean"
+        default=None, description="time step such as 5min, to which rows are resampled by their mean"
     )
 
 
@@ -49,13 +53,16 @@ class ReadSeries(Reply):
 
     clock: Annotated[str | None, says("name of the time column; null if the rows are numbered")]
     is_dated: Annotated[bool, says("whether the times are seconds since 1970")]
-    times: Annotated[list[float], says("times of the rows, in increasing order")]
+    times: Annotated[list[float], says("time of each row, in ascending order")]
     values: Annotated[dict[str, list[float | None]], says("values of each column, by name; null marks a missing value")]
-    notes: Annotated[list[str], says("notes about how the file was read, such as skipped rows")]
+    notes: Annotated[list[str], says("notes on how the file was read, for example on skipped rows")]
 
 
 @dataclass
 class ReadReply(Reply):
-    """The series of a file, by name. If there is only one series, its name is empty."""
+    """The series of a file."""
 
-    series: Annotated[dict[str, ReadSeries], says("series of the file, in the order of their first rows")]
+    series: Annotated[
+        dict[str, ReadSeries],
+        says("series by name, in the order of their first rows. If the file has no key columns, the name is empty"),
+    ]

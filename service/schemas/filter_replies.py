@@ -1,7 +1,7 @@
 """Replies of /filter, /filter/stream and /state/merge.
 
-The server sends the results of the runtime (`rfa.runtime.outputs`) unchanged. The classes of this module with the same
-names describe them.
+The server sends objects of `rfa.runtime.outputs` unchanged. Classes with the same names in this module describe them in
+the OpenAPI document.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Coverage = Annotated[
     dict[str, float | None],
     Field(
         description=(
-            "share of the scored components that lie inside their interval, by level; null if no component was scored"
+            "share of the scored values that were inside their interval, by level; null if no value was scored"
         )
     ),
 ]
@@ -42,8 +42,8 @@ class ForecastPoint(Reply):
     median: Annotated[
         list[float],
         says(
-            "median of the forecast distribution of each component; it differs from the mean if the distribution is "
-            "skewed"
+            "median of the forecast distribution of each component, which differs from the mean if the distribution "
+            "is skewed"
         ),
     ]
     std: Annotated[list[float], says("calibrated standard deviation of each component, including measurement noise")]
@@ -54,22 +54,23 @@ class ForecastPoint(Reply):
 
 Index = Annotated[int, says("index of the observation in the stream, counted from 0")]
 ObservationTime = Annotated[float, says("time of the observation")]
-Mean = Annotated[list[float], says("mean of the state, in the units of the observation")]
-Std = Annotated[list[float], says("calibrated standard deviation of the state")]
-Confidence = Annotated[Probability, says("probability that the next observation lies inside its 0.9 interval")]
+Mean = Annotated[list[float], says("mean of the state for each component, in the units of the observation")]
+Std = Annotated[list[float], says("calibrated standard deviation of the state for each component")]
+Confidence = Annotated[Probability, says("probability that the next observation will be inside its 0.9 interval")]
 Intervals = Annotated[
     dict[str, list[Interval]],
-    says("intervals of the state by level, each with a lower and an upper bound for every component"),
+    says("lower and upper bound of the interval of the state for each component, by level"),
 ]
 Forecasts = Annotated[
     Annotated[Sequence[outputs.ForecastPoint], Json(list[ForecastPoint])],
-    says("forecasts made at this observation for each horizon, in the order of the request"),
+    says("forecasts after this observation, one for each horizon in the order of the request"),
 ]
 
 
 @dataclass
 class FilterStepReply(Reply):
-    """State after one observation. If `fields` is set, only these fields, `index` and `t` are present."""
+    """Estimate of the state after one observation. If the request sets `fields`, a step contains only these fields,
+    `index` and `t`."""
 
     always = ("index", "t")
     index: Index
@@ -110,17 +111,18 @@ class FilterStepReply(Reply):
     weights: Annotated[
         dict[str, list[list[float]]] | None,
         says(
-            "weights of the models that `default` combines, for each horizon and component; null unless requested in "
-            "`fields`"
+            "weights of the forecasts that `default` combines, for each horizon and component; null unless requested "
+            "with `fields`"
         ),
     ] = None
 
 
 @dataclass
 class LateStep(FilterStepReply):
-    """Step of a row that arrived late in a stream with `late`. `index` and values are those at its time."""
+    """Step for a row that arrived late, in a stream with `late`. It contains the estimates and the index for the time
+    of the row."""
 
-    late: Annotated[Literal[True], says("whether this is the step of a row that arrived late")] = True
+    late: Annotated[Literal[True], says("always true, because the row arrived late")] = True
     recomputed: Annotated[
         int, says("number of later rows that were filtered again because of this row; their earlier steps are outdated")
     ] = 0
@@ -128,18 +130,18 @@ class LateStep(FilterStepReply):
 
 @dataclass
 class StreamStepReply(FilterStepReply):
-    """Step of a live stream. Every `state_every` steps, it also contains the state."""
+    """Step of a live stream. One of every `state_every` steps also contains the state."""
 
-    state: Annotated[str | None, says("state after this step; null if the step returns no state")] = None
+    state: Annotated[str | None, says("state after this step; null if the step contains no state")] = None
     warnings: Annotated[
         Annotated[list[outputs.FilterWarning] | None, Json(list[FilterWarning] | None)],
-        says("warnings about the stream up to this step; null if the step returns no state"),
+        says("warnings about the stream up to this step; null if the step contains no state"),
     ] = None
 
 
 @dataclass(frozen=True)
 class SmoothedStep(Reply):
-    """Smoothed state at one observation, which uses all observations."""
+    """Smoothed state at one observation, estimated from earlier and later observations."""
 
     index: Index
     t: ObservationTime
@@ -149,12 +151,10 @@ class SmoothedStep(Reply):
 
 @dataclass(frozen=True)
 class FilterTimings(Reply):
-    """Durations in milliseconds."""
+    """Durations of the phases of a request in milliseconds."""
 
-    queue_ms: Annotated[float, says("time in the queue")]
-    compute_ms: Annotated[
-        float, says("time from the start of processing to the end, including pauses for other requests")
-    ]
+    queue_ms: Annotated[float, says("time in the queue in milliseconds")]
+    compute_ms: Annotated[float, says("time of the processing in milliseconds, including pauses for other requests")]
 
 
 @dataclass(frozen=True)
@@ -162,25 +162,21 @@ class AlarmChecks(Reply):
     """Comparison of the alarms of this request or stream with the requested rate."""
 
     observations: Annotated[int, says("number of observations that were checked for alarms")]
-    raised: Annotated[int, says("alarms")]
+    raised: Annotated[int, says("number of alarms that were raised")]
     expected: Annotated[
-        float, says("number of alarms at the requested rate, before direction, min_deviation and quiet are applied")
+        float, says("expected number of alarms at the requested rate, without direction, min_deviation and quiet")
     ]
-    rate: Annotated[float, says("share of the checked observations that were alarms")]
-    bound: Annotated[
-        tuple[float, float], says("95 % confidence interval of the alarm rate, assuming independent alarms")
-    ]
+    rate: Annotated[float, says("share of the checked observations that raised an alarm")]
+    bound: Annotated[tuple[float, float], says("95 % confidence interval of the alarm rate, if alarms are independent")]
 
 
 @dataclass(frozen=True)
 class LeadChecks(Reply):
     """Coverage of the forecasts at one horizon."""
 
-    horizon: Annotated[float, says("horizon as requested, in units of the times")]
-    steps: Annotated[
-        float | None, says("horizon as a number of typical time steps of this stream; null if no forecast was scored")
-    ]
-    scored: Annotated[int, says("number of values that were compared with a forecast for their time")]
+    horizon: Annotated[float, says("requested horizon, in units of the times")]
+    steps: Annotated[float | None, says("horizon in typical time steps of this stream; null if no forecast was scored")]
+    scored: Annotated[int, says("number of values that were compared with a forecast at this horizon")]
     coverage: Coverage
 
 
@@ -188,7 +184,7 @@ class LeadChecks(Reply):
 class ComponentChecks(Reply):
     """Coverage of the one-step forecasts of one component."""
 
-    scored: Annotated[int, says("number of observations that were compared with a forecast")]
+    scored: Annotated[int, says("number of values of this component that were compared with a forecast")]
     coverage: Coverage
 
 
@@ -196,20 +192,20 @@ class ComponentChecks(Reply):
 class ForecastChecks(Reply):
     """Coverage and calibration of the one-step forecasts in this request or stream."""
 
-    scored: Annotated[int, says("number of observed components that were compared with a forecast")]
+    scored: Annotated[int, says("number of values that were compared with a one-step forecast, in all components")]
     coverage: Coverage
     bound: Annotated[
         float | None,
         says(
-            "largest possible difference between the coverage and the level, which conformal prediction guarantees for "
-            "any data"
+            "upper bound on the difference between the coverage and the level. Adaptive conformal prediction "
+            "guarantees it for any data. null if no value was scored"
         ),
     ]
     gamma: Annotated[
-        float, says("step size of the interval adaptation. The guaranteed bound is about components / (gamma · scored)")
+        float, says("step size of the adaptation of the intervals. `bound` is about components / (gamma · scored)")
     ]
     weighted_nis: Annotated[
-        float | None, says("mean of weight × nis / components. It is about 1 if the model is correct")
+        float | None, says("mean of weight × nis / components, which is about 1 if the model is correct")
     ]
     pit: Annotated[
         list[int],
@@ -223,14 +219,12 @@ class ForecastChecks(Reply):
             max_length=8,
         ),
     ]
-    alarms: Annotated[AlarmChecks | None, says("null unless requested")]
+    alarms: Annotated[AlarmChecks | None, says("comparison of the alarms with their rate; null without `alarm`")]
     outliers: Annotated[
-        int, says("number of observations whose nis would have a probability below 0.001 if the model were correct")
+        int, says("number of observations whose nis would have a tail probability below 0.001 under a correct model")
     ]
-    leads: Annotated[
-        list[LeadChecks], says("calibration of the forecasts at each horizon, in the order of the request")
-    ]
-    components: Annotated[list[ComponentChecks], says("calibration of the forecasts of each component")]
+    leads: Annotated[list[LeadChecks], says("coverage of the forecasts at each horizon, in the order of the request")]
+    components: Annotated[list[ComponentChecks], says("coverage of the one-step forecasts of each component")]
 
 
 Calibration = Annotated[
@@ -240,25 +234,25 @@ Calibration = Annotated[
 
 @dataclass(frozen=True)
 class FilterWarning(Reply):
-    """Warning about the reply, with a suggested action."""
+    """Warning about the results, with a suggested action."""
 
-    code: Annotated[outputs.WarningCode, says("code of the warning, for programs; `message` describes it")]
+    code: Annotated[outputs.WarningCode, says("identifier of the warning; `message` describes the warning in words")]
     horizon: Annotated[
         float | None,
         says(
-            "horizon of the forecasts that the warning is about. With `ahead`, it is the largest one; null means "
+            "horizon of the forecasts to which the warning applies; with `ahead`, the largest horizon. null means "
             "one-step forecasts"
         ),
     ]
     components: Annotated[
         list[int] | None,
-        says("components that the warning is about, counted from 0; null means all components together"),
+        says("components to which the warning applies, counted from 0; null means all components together"),
     ]
-    message: Annotated[str, says("what the problem is and how to solve it")]
+    message: Annotated[str, says("description of the problem, and how to solve it")]
 
 
 Warnings = Annotated[
-    Annotated[list[outputs.FilterWarning], Json(list[FilterWarning])], says("warnings about the result; usually empty")
+    Annotated[list[outputs.FilterWarning], Json(list[FilterWarning])], says("warnings about the results; usually empty")
 ]
 
 
@@ -266,10 +260,10 @@ Warnings = Annotated[
 class Done(Reply):
     """Base class of the last line or frame of a reply."""
 
-    done: Annotated[Literal[True], says("marks the last line or frame of the reply")]
+    done: Annotated[Literal[True], says("always true, which marks the last line or frame of the reply")]
 
 
-Refused = Annotated[int, says("number of rejected rows. Each gets its own error, and none of them changes the state")]
+Refused = Annotated[int, says("number of rejected rows. For each of them, the reply contains an error")]
 Model = Annotated[str, says("name of the model that computed the reply")]
 Passes = Annotated[int, says("number K of reweighting passes for each observation")]
 
@@ -282,22 +276,22 @@ class FilterSummary(Reply):
     passes: Passes
     smoothed: Annotated[
         Annotated[Sequence[outputs.SmoothedStep] | Blocks | None, Json(list[SmoothedStep] | None)],
-        says("smoothed states, one per step, which use all observations; null without `smooth`"),
+        says("smoothed states, one for each step, estimated from all observations; null without `smooth`"),
     ]
-    log_likelihood: Annotated[float, says("log likelihood of all processed observations")]
+    log_likelihood: Annotated[float, says("log likelihood of all observations that were processed")]
     calibration: Calibration
     incidents: Incidents
     omitted_incidents: OmittedIncidents
     warnings: Warnings
     seed: Annotated[int, says("random seed of the samples. The same request with this seed returns the same samples")]
-    timings: Annotated[FilterTimings, says("durations")]
+    timings: Annotated[FilterTimings, says("durations of the phases of the request")]
     finish_reason: Annotated[
         FilterFinishReason,
         says(
-            "why the reply ended, other than at the last observation. `deadline`: the time limit `deadline_ms` was "
-            "reached. The reply covers the observations up to then, `state` continues after them, and `smoothed` is "
-            "omitted. `cancelled`: the server stopped, and `state` continues the series. `refused`: 100 consecutive "
-            "rows of a stream were rejected"
+            "reason why the reply ended. `complete`: all observations were processed. `deadline`: the time limit "
+            "`deadline_ms` was reached; the reply contains the observations up to then, `state` continues after them, "
+            "and `smoothed` is omitted. `cancelled`: the server shut down, and `state` continues the series. "
+            "`refused`: 100 consecutive rows of a stream were rejected"
         ),
     ]
     state: State
@@ -305,9 +299,9 @@ class FilterSummary(Reply):
 
 @dataclass
 class FilterReply(FilterSummary):
-    """Reply with one step per observation, and the results for the whole series."""
+    """Reply with one step for each observation, and the results for the whole series."""
 
-    steps: Annotated[list[FilterStepReply], says("one per observation")]
+    steps: Annotated[list[FilterStepReply], says("estimates, with one step for each observation")]
 
 
 @dataclass
@@ -317,53 +311,53 @@ class ColumnsSummary(FilterSummary):
     ahead: Annotated[
         Annotated[dict[str, np.ndarray] | None, Json(dict[str, list[float]] | None)],
         says(
-            "forecasts after the last observation. The columns are t and, for each column x of the data, mean.x, "
-            "std.x, and lower.L.x and upper.L.x for each level L. With `weights` in `fields`, the column weight.e.x "
-            "contains the weight of each expert e"
+            "forecasts after the last observation, as columns. The columns are t and, for each column x of the data, "
+            "mean.x, std.x, and lower.L.x and upper.L.x for each level L. With `weights` in `fields`, there is a "
+            "column weight.e.x with the weight of each combined forecast e"
         ),
     ]
 
 
 @dataclass
 class FilterColumns(ColumnsSummary):
-    """Reply to a request with `values`. It contains columns of equal length instead of steps."""
+    """Reply to a request with `values`. It contains columns instead of steps."""
 
     columns: Annotated[
         Annotated[dict[str, np.ndarray], Json(dict[str, list[float | None]])],
         says(
-            "estimates for each observation. The columns are index, t, precision, confidence, weight, nis, anomaly "
-            "and alarm (1 or 0). For each column x of the data there are mean.x, std.x, innovation.x, "
-            "smoothed.mean.x, smoothed.std.x, and lower.L.x and upper.L.x for each level L. For each horizon h there "
-            "are forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x, and with `weights` in `fields` .weight.e.x "
-            "for each expert e. Entries before the first value of x are null"
+            "estimates for each observation, as columns of equal length. The columns are index, t, precision, "
+            "confidence, weight, nis, anomaly and alarm (1 or 0). For each column x of the data, there are mean.x, "
+            "std.x, innovation.x, smoothed.mean.x, smoothed.std.x, and lower.L.x and upper.L.x for each level L. For "
+            "each horizon h, there are forecast.h.mean.x, .std.x, .lower.L.x and .upper.L.x, and with `weights` in "
+            "`fields` .weight.e.x for each combined forecast e. Estimates before the first value of x are null"
         ),
     ]
 
 
 @dataclass
 class FilterDone(FilterSummary, Done):
-    """Last line of a stream. The lines before it are steps, and errors of rejected rows."""
+    """Last line of a streamed reply. The other lines are steps, and errors for rejected rows."""
 
     refused: Refused
 
 
 @dataclass
 class MergeReply(Reply):
-    """Merged state. It has the same fields as a step of /filter without an observation."""
+    """Merged state. Its estimates have the same fields as a step of /filter without an observation."""
 
     model: Annotated[str, says("name of the model that computed the states")]
-    method: Annotated[MergeMethod, says("method that was used to merge the states")]
+    method: Annotated[MergeMethod, says("method with which the states were merged")]
     weights: Annotated[list[float] | None, says("weight of each state in the covariance intersection")]
     index: Annotated[int, says("index of the next step: the largest number of observations in one of the states")]
-    t: Annotated[float, says("time of the merged state. All states were predicted to this time before merging")]
+    t: Annotated[float, says("time of the merged state. All states are predicted to this time before they are merged")]
     mean: Mean
     std: Std
     precision: Annotated[float, says("1 / calibrated variance of the state")]
     confidence: Confidence
     interval: Intervals
     forecast: Forecasts
-    seed: Annotated[int, says("random seed of the merged state, taken from the first state")]
-    timings: Annotated[FilterTimings, says("durations")]
+    seed: Annotated[int, says("random seed of the merged state, which is that of the first state")]
+    timings: Annotated[FilterTimings, says("durations of the phases of the request")]
     state: State
 
 
@@ -371,28 +365,28 @@ class MergeReply(Reply):
 class StreamReady(Reply):
     """Reply to the first frame of a live stream."""
 
-    ready: Annotated[Literal[True], says("marks that the server is ready to receive observations")]
+    ready: Annotated[Literal[True], says("always true, because the server is ready to receive observations")]
     model: Model
     passes: Passes
     seed: Annotated[int, says("random seed of the samples")]
     observation_size: Annotated[int, says("number of components of each observation")]
     levels: Annotated[Many[float], says("levels of the intervals")]
-    index: Annotated[int, says("index of the first step, which equals the number of observations in the initial state")]
+    index: Annotated[int, says("index of the first step, which is the number of observations in the initial state")]
 
 
 @dataclass
 class StreamDone(Done):
-    """The last frame of a live stream."""
+    """Last frame of a live stream."""
 
-    steps: Annotated[int, says("number of steps in this stream, not counting the steps in its initial state")]
+    steps: Annotated[int, says("number of steps in this stream, without the steps before its initial state")]
     log_likelihood: Annotated[float, says("log likelihood of the observations in this stream")]
     calibration: Calibration
     warnings: Warnings
     reason: Annotated[
         EndReason,
         says(
-            "why the stream ended: the client closed it, no observation arrived in time, the server shut down, or "
-            "100 consecutive rows were rejected"
+            "reason why the stream ended. `close`: the client closed it. `idle`: no observation arrived in time. "
+            "`drain`: the server shut down. `refused`: 100 consecutive rows were rejected"
         ),
     ]
     state: State

@@ -51,17 +51,17 @@ from rfa.service.schemas.late import Late
 from rfa.service.schemas.stream_rows import refuse_rows
 from rfa.service.schemas.system import SystemRequest
 
-# Fields of a series that may also apply to all of `series`.
+# Fields of a series that may also be set for all series of a request.
 SHARED_FIELDS = frozenset({"return_state", "system"})
 
 
 class FilterSeries(Request):
-    """One series, and the state to continue from."""
+    """One series, and the state from which it continues."""
 
     times: Times | None = Field(
         default=None,
         description=(
-            "times of the observations, which must not decrease, in the time unit of the model; null means 0, 1, 2, …"
+            "times of the observations in the time unit of the model, which must not decrease; null means 0, 1, 2, …"
         ),
     )
     observations: list[Observation | None] | None = Field(
@@ -70,8 +70,9 @@ class FilterSeries(Request):
         max_length=MAX_ITEMS,
         fail_fast=True,
         description=(
-            "observations, one list of numbers per row, up to `max_observations` of /info. A null row is a missing "
-            "observation, and a null number is a missing component. Set either this field or `values`"
+            "observations, one list of numbers per row. The maximum number of rows is `max_observations` in the reply "
+            "of /info. A null row is a missing observation, and a null number is a missing component. Set either this "
+            "field or `values`"
         ),
     )
     values: NamedColumns | None = Field(
@@ -79,35 +80,35 @@ class FilterSeries(Request):
         min_length=1,
         max_length=MOST_COMPONENTS,
         description=(
-            "observations as columns by name, in the order of the model's components; null marks a missing value. A "
-            f"list is one column named {ONLY_COLUMN}. The reply then also contains columns"
+            "observations as columns by name, in the order of the components of the model; null marks a missing value. "
+            f"A list of numbers is one column named {ONLY_COLUMN}. The reply also contains columns"
         ),
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="scale of the measurement noise, one number per observation; null means 1",
+        description="scale of the measurement noise, with one number per observation; null means 1",
     )
     input: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"one entry per observation, where null means no input: {INPUT}",
+        description=f"list with one entry per observation, where null means no input. An entry is the {INPUT}",
     )
     bias: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"one entry per observation, where null means no offset: {BIAS}",
+        description=f"list with one entry per observation, where null means no offset. An entry is the {BIAS}",
     )
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
         description=(
-            f"{COVARIATES}. Each column has one value per observation, followed by one for each row of `ahead`, or by "
-            f"up to {MAX_AHEAD} values at the usual time step"
+            f"{COVARIATES}. Each column has one value per observation, followed by one value for each row of `ahead`. "
+            f"It may have up to {MAX_AHEAD} values after the last observation, at the usual time step"
         ),
     )
     system: System = None
@@ -116,7 +117,7 @@ class FilterSeries(Request):
 
 
 class FilterRequest(FilterSeries):
-    """Request to filter observations of a noisy system."""
+    """Observations to filter, as one series or several series."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -143,9 +144,10 @@ class FilterRequest(FilterSeries):
         default=None,
         min_length=1,
         description=(
-            "several series by name, up to `max_series` of /info, with at most `max_series_observations` "
-            "observations in total. The other fields of the request apply to each series. The result of each series "
-            "is the same as for a request with this series alone; if it fails, it is an error"
+            "several series by name. The limits on their number and on the total number of observations are "
+            "`max_series` and `max_series_observations` in the reply of /info. The other fields of the request apply "
+            "to each series. The reply for each series is that of a request with this series alone. If a series fails, "
+            "its reply is an error, and the other series are not affected"
         ),
     )
     levels: Levels = None
@@ -155,9 +157,9 @@ class FilterRequest(FilterSeries):
         ge=0,
         le=MAX_AHEAD,
         description=(
-            "number of rows to forecast after the last observation, at the usual time step. If the request contains "
-            "`values`, the reply contains these forecasts in `ahead`. A series that is continued gets the same "
-            "intervals as in a single request only if each of its requests has the same `ahead`. null means "
+            "number of rows to forecast after the last observation, at the usual time step. This requires `values`, "
+            "and the reply contains the forecasts in `ahead`. If a series is sent in several requests, its intervals "
+            "are those of a single request only if all requests have the same `ahead`. null means "
             f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, and 0 otherwise"
         ),
     )
@@ -171,8 +173,8 @@ class FilterRequest(FilterSeries):
     mode: Mode = Field(
         default="recurrent",
         description=(
-            "`attention` computes each step from all earlier observations of the request; `recurrent` updates a "
-            "state of constant size"
+            "mode of the model. `attention` computes each step from all earlier observations of the request; "
+            "`recurrent` updates a state of constant size"
         ),
     )
     smooth: bool = Field(
@@ -181,15 +183,15 @@ class FilterRequest(FilterSeries):
     deadline_ms: Milliseconds | None = Field(
         default=None,
         description=(
-            "time limit in milliseconds. A reply that is not complete by then contains the observations processed so "
-            'far and finish_reason "deadline"'
+            "time limit in milliseconds. After this time, the reply ends with the observations that were processed, "
+            'and finish_reason is "deadline"'
         ),
     )
     stream: bool = Field(
         default=False,
         description=(
-            "whether to send each step as soon as it is final. An observation that is late or malformed gets an "
-            "error, and the stream continues"
+            "whether to send each step as soon as it is final. For a late or invalid observation, an error is sent, "
+            "and the stream continues"
         ),
     )
     late: Late = None
@@ -198,7 +200,7 @@ class FilterRequest(FilterSeries):
     @model_validator(mode="wrap")
     @classmethod
     def forgive_rows(cls, document: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Reject malformed rows of a stream one by one. See `refused`."""
+        """Validate a request. With `stream`, invalid rows are rejected one by one, see `refused`."""
         try:
             return validate(document)
         except ValidationError:
@@ -211,13 +213,13 @@ class FilterRequest(FilterSeries):
 
     @property
     def refused(self) -> dict[int, InvalidInput]:
-        """Errors of malformed rows, by position. In the request, these rows are null, and an invalid time is replaced
-        by 0."""
+        """Errors of invalid rows, by position. In the fields of the request, these rows are None, and invalid times are
+        0."""
         return self._refused
 
     @property
     def is_forgiving(self) -> bool:
-        """Whether the remaining rows are filtered if one is rejected."""
+        """Whether the other rows are filtered if one row is rejected."""
         return self.stream and not self.smooth and self.mode == "recurrent"
 
     @property
@@ -230,7 +232,7 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_ahead(self) -> Self:
-        """Check that `ahead` is used with `values` and in recurrent mode."""
+        """Check that `ahead` is only used with `values` and in recurrent mode."""
         if self.ahead and self.values is None and self.series is None:
             raise FieldError("ahead", "ahead requires `values`; with observations, use `horizon`", "no_values")
         if self.ahead and self.mode != "recurrent":
@@ -239,7 +241,7 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_late(self) -> Self:
-        """Check that `late` is used with a stream of observations."""
+        """Check that `late` is only used with `stream`, in recurrent mode and for rows."""
         if self.late is not None and (self.series is not None or not self.is_forgiving):
             raise FieldError(
                 "late", "late requires `stream` with observations, and does not support `smooth`", "needs_stream"
@@ -255,7 +257,7 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """Check that states and systems are used in recurrent mode."""
+        """Check that states and systems are only used in recurrent mode."""
         check_system(self.system, self.model, self.mode)
         if self.mode != "recurrent" and (self.state is not None or self.return_state is not False):
             raise FieldError("mode", 'mode must be "recurrent" to continue or return a state', "no_state")
@@ -263,12 +265,12 @@ class FilterRequest(FilterSeries):
 
     @model_validator(mode="after")
     def check_lengths_and_order(self) -> Self:
-        """Check that all lists contain one value per observation, and that times do not decrease."""
+        """Check that all lists have one value per observation, and that times do not decrease."""
         if self.series is not None:
             return self.check_series()
         count = self.check_form()
         if self.times is None and self.alarm is not None and (needs := self.alarm.options(self.tz).needs_times):
-            raise FieldError(f"alarm.{needs}", f"alarm.{needs} requires times in seconds", "no_times")
+            raise FieldError(f"alarm.{needs}", f"alarm.{needs} requires `times` in seconds", "no_times")
         for name in ("times", "noise", "input", "bias"):
             values = getattr(self, name)
             if values is not None and len(values) != count:
@@ -283,10 +285,10 @@ class FilterRequest(FilterSeries):
         return self
 
     def check_covariates(self, count: int) -> None:
-        """Check that each column of `known` contains a value for every observation and every row of `ahead`.
+        """Check that each column of `known` has a value for each of `count` observations and each row of `ahead`.
 
-        Args:
-            count: number of observations.
+        Raises:
+            FieldError: If a column has a wrong length or name, or the request does not support `known`.
         """
         if self.known is None:
             return
@@ -310,21 +312,27 @@ class FilterRequest(FilterSeries):
             raise FieldError("known", "all columns of known must have the same number of values", "length_mismatch")
 
     def check_series(self) -> Self:
-        """Check that no field of a single series is at the top level if `series` is set."""
+        """Check that fields of a single series are not set next to `series`.
+
+        Raises:
+            FieldError: If such a field is set.
+        """
         for name in FilterSeries.model_fields:
             if name not in SHARED_FIELDS and getattr(self, name) is not None:
-                raise FieldError(
-                    name, f"{name} must be set in each item of series, not next to series", "of_each_series"
-                )
+                raise FieldError(name, f"{name} must be set in each series, not next to `series`", "of_each_series")
         if isinstance(self.return_state, str):
             message = (
-                "return_state names one session, but a session stores only one series; set it in each item of series"
+                "return_state names one session, but a session stores the state of one series; set it in each series"
             )
             raise FieldError("return_state", message, "of_each_series")
         return self
 
     def check_form(self) -> int:
-        """Check that the request contains either rows or columns of equal length. Return the number of observations."""
+        """Check that the request contains either rows or columns of equal length. Return the number of observations.
+
+        Raises:
+            FieldError: If it does not.
+        """
         if (self.observations is None) == (self.values is None):
             message = "set exactly one of observations, values and series"
             raise FieldError("observations", message, "rows_or_columns")
@@ -346,10 +354,10 @@ class FilterRequest(FilterSeries):
 
 
 def check_system(system: SystemRequest | None, model: str | None, mode: Mode = "recurrent") -> None:
-    """Check that a request with a system does not name a model or use the attention mode.
+    """Check that a request with a system does not select a model or the attention mode.
 
     Raises:
-        FieldError
+        FieldError: If a model or the attention mode is requested together with a system.
     """
     if system is None:
         return

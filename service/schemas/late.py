@@ -12,18 +12,18 @@ from rfa.service.schemas.base import FieldError, Request
 
 
 class LateRequest(Request):
-    """Options for late rows. After a late row, the results are the same as if all rows had arrived in order."""
+    """Options for late rows. After a late row, the results are identical to those of rows that arrive in order."""
 
     window: Annotated[float, Field(gt=0, le=LARGEST_HORIZON)] | Annotated[str, Field(max_length=32)] = Field(
         description=(
-            "how much earlier than the newest time an observation may be, in units of the times, or as a duration "
-            'such as "5min" if the times are seconds. At most 512 observations are kept'
+            "maximum time by which an observation may be older than the newest one, in units of the times, or as a "
+            'duration such as "5min" if the times are seconds. At most 512 observations are stored'
         )
     )
 
     @model_validator(mode="after")
     def check_window(self) -> Self:
-        """Check that the window is a valid duration."""
+        """Check that the window is a number or a valid duration."""
         _ = self.length
         return self
 
@@ -40,9 +40,9 @@ Late = Annotated[
     LateRequest | None,
     Field(
         description=(
-            "options for observations that arrive late in a stream. Their steps contain `late` and `recomputed`. A "
-            "repeated observation inside the window is rejected. The state includes the window. null rejects late "
-            "observations"
+            "options for observations that arrive late in a stream. Their steps contain `late` and `recomputed`. If an "
+            "observation and its time are equal to those of another one in the window, it is rejected. The state "
+            "contains the window. If this field is null, late observations are rejected"
         )
     ),
 ]

@@ -1,4 +1,5 @@
-"""Replies to `series` of /filter. The reply for each series is the same as for a request with this series alone."""
+"""Replies of /filter to requests with several series. The reply for each series is identical to that of a request with
+this series alone."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from rfa.service.errors import ErrorBody, ErrorReply
 from rfa.service.schemas.base import Reply, says
 from rfa.service.schemas.filter_replies import Done, FilterColumns, FilterReply, FilterTimings
 
-Name = Annotated[str, says("name of the series in the request")]
+Name = Annotated[str, says("name of the series, as in the request")]
 
 
 @dataclass
@@ -17,44 +18,46 @@ class ManySummary(Reply):
     """Results for all series together."""
 
     model: Annotated[str, says("name of the model that computed the results")]
-    count: Annotated[int, says("number of series")]
+    count: Annotated[int, says("number of series in the request")]
     failed: Annotated[int, says("number of series that failed with an error")]
-    observations: Annotated[int, says("number of processed observations in all series")]
-    timings: Annotated[FilterTimings, says("durations of the whole request in milliseconds")]
+    observations: Annotated[int, says("number of processed observations in all series together")]
+    timings: Annotated[FilterTimings, says("durations of the phases of the whole request")]
 
 
 @dataclass
 class FilterManyReply(ManySummary):
-    """Reply to `series`, which contains the reply or the error of each series."""
+    """Reply to a request with several series. It contains the reply or the error for each series."""
 
     series: Annotated[
         dict[str, FilterReply | FilterColumns | ErrorReply],
-        says("results by name of the series: steps, columns or an error. They are listed in the order of completion"),
+        says(
+            "replies by the name of the series: steps, columns or an error, in the order in which they were completed"
+        ),
     ]
 
 
 @dataclass
 class SeriesSteps(FilterReply):
-    """A line of a stream of several series, for a series with `observations`."""
+    """Line of a streamed reply to several series, for a series with `observations`."""
 
     series: Name
 
 
 @dataclass
 class SeriesColumns(FilterColumns):
-    """A line of a stream of several series, for a series with `values`."""
+    """Line of a streamed reply to several series, for a series with `values`."""
 
     series: Name
 
 
 @dataclass
 class SeriesError(Reply):
-    """A line of a stream of several series, for a series that failed. The other series continue."""
+    """Line of a streamed reply to several series, for a series that failed. The other series are not affected."""
 
     series: Name
-    error: Annotated[ErrorBody, says("description of the error, with the field that caused it")]
+    error: Annotated[ErrorBody, says("description of the error and of its cause")]
 
 
 @dataclass
 class FilterManyDone(ManySummary, Done):
-    """The last line of a stream of several series."""
+    """Last line of a streamed reply to several series."""

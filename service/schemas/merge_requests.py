@@ -16,10 +16,10 @@ MAX_MERGED = 8
 
 
 class MergeRequest(Request):
-    """States to merge, from several streams that observe the same system with the same filter."""
+    """States of several streams to merge. The streams must observe the same system with the same filter."""
 
     model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the server's first filter bundle"
+        default=None, description="name of the model; null selects the first filter bundle of the server"
     )
     system: System = None
     states: list[StateReference] = Field(
@@ -27,25 +27,26 @@ class MergeRequest(Request):
         max_length=MAX_MERGED,
         fail_fast=True,
         description=(
-            "states to merge: the `state` of a reply, `session:NAME` or `session:NAME@STEP`. The stored states are "
-            "not changed"
+            "states to merge. Each is the `state` of a reply, `session:NAME` or `session:NAME@STEP`. Sessions are not "
+            "changed"
         ),
     )
     method: MergeMethod = Field(
         default="covariance_intersection",
         description=(
-            "method to merge the states. Use `precision` for states that are independent given `prior`. "
-            "`covariance_intersection` is never overconfident, even if the states share information"
+            "method with which the states are merged. `precision` adds the precisions, which requires that the states "
+            "are independent given `prior`. `covariance_intersection` is never overconfident, even if the states share "
+            "information"
         ),
     )
     prior: StateReference | None = Field(
         default=None,
         description=(
-            "earlier state that all states continue from. The method `precision` then counts its information only once"
+            "earlier state from which all states continue. The method `precision` counts its information only once"
         ),
     )
     t: Time | None = Field(
-        default=None, description="time of the merged state; null uses the latest time of the states"
+        default=None, description="time of the merged state; null selects the latest time of the states"
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -53,7 +54,8 @@ class MergeRequest(Request):
 
     @model_validator(mode="after")
     def check_prior(self) -> Self:
-        """Check that a prior is given only with the method "precision"."""
+        """Check that `prior` is only set with the method "precision", and that not both `system` and `model` are
+        set."""
         check_system(self.system, self.model)
         if self.prior is not None and self.method != "precision":
             raise FieldError("prior", 'prior requires the method "precision"', "needs_precision")

@@ -1,6 +1,5 @@
-"""Requests and replies of the OpenAI routes, with OpenAI's fields and a few additional ones. Unknown fields are
-errors.
-"""
+"""Requests and replies of /v1/completions and /v1/models. They have the fields of OpenAI and a few additional ones.
+Unknown fields are errors."""
 
 from __future__ import annotations
 
@@ -27,9 +26,8 @@ from rfa.service.schemas.text_requests import (
 
 MAX_PROMPTS = 256
 MAX_STOPS = 16
-LONGEST_MODEL_NAME = (
-    256  # long enough for model names of other servers, so that these are reported as unknown, not as malformed
-)
+# This is long enough for names of models on other servers, so that these are reported as unknown and not as invalid.
+LONGEST_MODEL_NAME = 256
 
 PromptText = Annotated[str, Field(max_length=2_000_000)]
 PromptTokens = Annotated[list[TokenId], Field(min_length=1, max_length=MAX_ITEMS, fail_fast=True)]
@@ -45,7 +43,8 @@ StopChoice = Annotated[StopSequence | Stops | None, OneOf(f"a string or a list o
 LanguageModelName = Annotated[
     str | None,
     Field(
-        max_length=LONGEST_MODEL_NAME, description="name of the model; null selects the server's first language model"
+        max_length=LONGEST_MODEL_NAME,
+        description="name of the model; null selects the first language model of the server",
     ),
 ]
 Temperature = Annotated[
@@ -61,7 +60,7 @@ TopK = Annotated[
 Stream = Annotated[
     bool, NullIs(False), Field(description="whether to send each part of the text as soon as it is generated")
 ]
-User = Annotated[str | None, Field(max_length=512, description="ignored")]
+User = Annotated[str | None, Field(max_length=512, description="accepted for compatibility and ignored")]
 Deadline = Annotated[
     Milliseconds | None,
     Field(description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"'),
@@ -69,22 +68,25 @@ Deadline = Annotated[
 
 
 class StreamOptions(Request):
-    """Options for a stream."""
+    """Options of a streamed reply."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to send the usage in a last chunk without choices"
+        default=False, description="whether to send the numbers of tokens in an additional last chunk without choices"
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to also send the usage so far in every chunk; requires include_usage"
+        default=False,
+        description="whether to send the current numbers of tokens in each chunk. This requires `include_usage`",
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
-StreamChoices = Annotated[StreamOptions | None, Field(description="options of the stream; requires `stream`")]
+StreamChoices = Annotated[
+    StreamOptions | None, Field(description="options of a streamed reply. This requires `stream`")
+]
 
 
 class CompletionRequest(SamplingFields):
-    """Prompts to continue. Each prompt has `n` choices; choice j of prompt i has index i * n + j."""
+    """Prompts to continue. Each prompt has `n` choices, which are independent continuations."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -97,7 +99,7 @@ class CompletionRequest(SamplingFields):
 
     model: LanguageModelName = None
     prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
-        description="texts or lists of token ids; null means the empty text"
+        description="one prompt or several prompts, as texts or lists of token ids; null means the empty text"
     )
     max_tokens: Annotated[int, NullIs(16)] = Field(
         default=16,
@@ -114,31 +116,31 @@ class CompletionRequest(SamplingFields):
         default=None,
         ge=1,
         le=16,
-        description="for compatibility; must be null or equal to n, because all choices are returned",
+        description="accepted for compatibility; must be null or equal to `n`, because all choices are returned",
     )
     stop: StopChoice = Field(default=None, description="strings that end the text")
     seed: Seed | None = Field(
-        default=None, description="random seed, used for every prompt; null chooses one at random for each choice"
+        default=None, description="random seed of all choices; if null, a seed is chosen at random for each prompt"
     )
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=5,
-        description="number of alternatives to return for each token, in addition to the token itself",
+        description="number of alternatives to return for each token, in addition to the token",
     )
     return_tokens_as_token_ids: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to write tokens as `token_id:ID` in logprobs"
+        default=False, description="whether tokens in `logprobs` are written as `token_id:ID`"
     )
     echo: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to prepend the prompt to the text, and its tokens to logprobs"
+        default=False, description="whether to prepend the prompt to the text, and its tokens to `logprobs`"
     )
     prompt_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=20,
         description=(
-            "number of alternatives to return for each token of the prompt, in addition to the token itself; not "
-            "supported with `stream`"
+            "number of alternatives to return for each token of the prompt, in addition to the token. This cannot be "
+            "combined with `stream`"
         ),
     )
     stream: Stream = False
@@ -167,7 +169,7 @@ class CompletionRequest(SamplingFields):
 
     @model_validator(mode="after")
     def check_combinations(self) -> Self:
-        """Reject values and combinations of fields that are not supported."""
+        """Check that the values and the combination of fields are supported."""
         if self.best_of is not None and self.best_of != self.n:
             raise FieldError(
                 "best_of", "best_of must be null or equal to n, because every choice is returned", "not_supported"
@@ -181,23 +183,26 @@ class CompletionRequest(SamplingFields):
 
 
 def is_one_prompt(prompts: Any) -> bool:
-    """Return whether these `Prompts` are a single text or list of tokens."""
+    """Return whether the value of a field with prompts is a single text or a single list of token ids."""
     return not isinstance(prompts, list) or isinstance(prompts[0], int)
 
 
 @dataclass
 class CompletionLogprobs(Reply):
-    """Log probabilities of the tokens of a choice or chunk. Every list has one entry per token."""
+    """Log probabilities of the tokens of a choice or chunk. All lists have one entry per token."""
 
     tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None],
-        says("log probabilities of this token and of the most probable tokens; null where token_logprobs is null"),
+        says(
+            "log probabilities of the most probable tokens and of this token, by the text of the token; null for the "
+            "first token of the prompt"
+        ),
     ]
-    text_offset: Annotated[Many[int], says("index of the token's first character in the text")]
+    text_offset: Annotated[Many[int], says("index in the text of the first character of the token")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null where token_logprobs is null")]
+    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null for the first token of the prompt")]
 
 
 @dataclass
@@ -205,20 +210,21 @@ class PromptLogprob(Reply):
     """A token at a position of the prompt, with its log probability."""
 
     logprob: Logprob
-    rank: Annotated[int, says("rank of the token by probability; 1 is the most probable")]
+    rank: Annotated[int, says("rank of the token by probability; 1 is the most probable token")]
     decoded_token: TextAlone
 
 
-Index = Annotated[int, says("index of the choice; choice j of prompt i has the index i * n + j")]
+Index = Annotated[int, says("index of the choice. Choice j of prompt i has the index i * n + j")]
 Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
-OpenAIReason = Annotated[Literal["stop", "length"], says("why the text ended, as one of the values defined by OpenAI")]
-EndedBy = Annotated[FinishReason, says("why the text ended, with more detail than finish_reason")]
+OpenAIReason = Annotated[Literal["stop", "length"], says("reason why the text ended, as one of the values of OpenAI")]
+EndedBy = Annotated[FinishReason, says("reason why the text ended, in more detail than `finish_reason`")]
 ChunkReason = Annotated[
     Literal["stop", "length"] | None,
-    says("why the text ended, as one of the values defined by OpenAI; set only in the last chunk"),
+    says("reason why the text ended, as one of the values of OpenAI; null except in the last chunk"),
 ]
 ChunkEndedBy = Annotated[
-    FinishReason | None, says("why the text ended, with more detail than finish_reason; set only in the last chunk")
+    FinishReason | None,
+    says("reason why the text ended, in more detail than `finish_reason`; null except in the last chunk"),
 ]
 ChoiceSeed = Annotated[int, says("random seed of this choice. The same request with this seed returns the same text")]
 
@@ -237,8 +243,8 @@ class CompletionChoice(Reply):
     prompt_logprobs: Annotated[
         Many[dict[str, PromptLogprob] | None] | None,
         says(
-            "for each token of the prompt, the log probabilities of this token and its alternatives, by token id. "
-            "null for the first token, and if not requested"
+            "log probabilities of each token of the prompt and of its alternatives, by token id. The entry of the "
+            "first token is null. The list is null unless requested"
         ),
     ]
     state: State
@@ -260,31 +266,32 @@ class CompletionChunkChoice(Reply):
 
 @dataclass
 class CompletionUsage(Reply):
-    """Token counts. The tokens of a prompt are counted once for all its choices."""
+    """Numbers of tokens. The tokens of a prompt are counted once, and not for each choice."""
 
-    prompt_tokens: Annotated[int, says("number of prompt tokens")]
+    prompt_tokens: Annotated[int, says("number of tokens in all prompts")]
     completion_tokens: Annotated[int, says("number of generated tokens in all choices")]
-    total_tokens: Annotated[int, says("sum of both")]
+    total_tokens: Annotated[int, says("sum of `prompt_tokens` and `completion_tokens`")]
 
 
 @dataclass
 class OpenAIHead(Reply):
-    """Fields that every reply and chunk of the OpenAI routes contains."""
+    """Fields of all replies and chunks of the OpenAI endpoints."""
 
     id: Annotated[str, says("id of the request")]
     object: str
     created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
     model: Annotated[str, says("name of the model that generated the reply")]
     system_fingerprint: Annotated[
-        str, says("version of the server and the bundle; the same request may give other results with another version")
+        str,
+        says("versions of the server and the bundle. With other versions, the same request may have other results"),
     ]
 
 
 @dataclass
 class CompletionHead(OpenAIHead):
-    """Fields that every reply and chunk contains."""
+    """Fields of all replies and chunks."""
 
-    object: Annotated[Literal["text_completion"], says("constant")]
+    object: Annotated[Literal["text_completion"], says("type of the object, which is always `text_completion`")]
 
 
 @dataclass
@@ -292,28 +299,28 @@ class Completion(CompletionHead):
     """Reply with all choices for all prompts."""
 
     choices: Annotated[list[CompletionChoice], says("list of all choices, ordered by index")]
-    usage: Annotated[CompletionUsage, says("numbers of tokens")]
+    usage: Annotated[CompletionUsage, says("numbers of tokens in the prompts and in the generated texts")]
 
 
 @dataclass
 class CompletionChunk(CompletionHead):
-    """One chunk of the stream."""
+    """One chunk of a streamed reply."""
 
     choices: Annotated[
-        list[CompletionChunkChoice], says("list with one choice; empty in the chunk that contains the usage")
+        list[CompletionChunkChoice], says("list with one choice; empty in the last chunk, which contains the usage")
     ]
-    usage: Annotated[CompletionUsage | None, says("token counts; null unless requested by `stream_options`")]
+    usage: Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]
 
 
 @dataclass
 class ModelCard(Reply):
-    """A language model of this server."""
+    """A language model of the server."""
 
     id: Annotated[str, says("name of the model in requests")]
-    object: Annotated[Literal["model"], says("constant")]
-    created: Annotated[int, says("always 0")]
+    object: Annotated[Literal["model"], says("type of the object, which is always `model`")]
+    created: Annotated[int, says("always 0, because the time is not known")]
     owned_by: Annotated[str, says("name of the server software")]
-    digest: Annotated[str, says("sha256 of the bundle's manifest")]
+    digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle")]
     modes: Annotated[tuple[Mode, ...], says("supported values of `decode`; the last one is the default")]
     passes: Annotated[
         tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
@@ -322,7 +329,7 @@ class ModelCard(Reply):
 
 @dataclass
 class ModelList(Reply):
-    """The language models of this server. /info also lists the filters."""
+    """The language models of the server. /info also lists the filters."""
 
-    object: Annotated[Literal["list"], says("constant")]
-    data: Annotated[list[ModelCard], says("list of models, in the same order as in /info")]
+    object: Annotated[Literal["list"], says("type of the object, which is always `list`")]
+    data: Annotated[list[ModelCard], says("language models, in the order of /info")]

@@ -15,7 +15,7 @@ from rfa.runtime.blocks import Blocks
 
 @dataclass(frozen=True)
 class Json:
-    """Annotation with the type of a value in JSON. The default is a list of its items."""
+    """Annotation with the type of a value in JSON. Without `kind`, it is a list of the items of the annotated type."""
 
     kind: Any = None
 
@@ -33,5 +33,9 @@ Rows = Annotated[np.ndarray, Json(list[list[float]])]
 Probability = Annotated[float, Field(ge=0, le=1)]
 State = Annotated[
     str | None,
-    Field(description="state after the last step: a state token, or `session:NAME@STEP` for a stored session"),
+    Field(
+        description=(
+            "state after the last step: a state token, or `session:NAME@STEP` for a session; null unless requested"
+        )
+    ),
 ]

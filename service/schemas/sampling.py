@@ -1,4 +1,4 @@
-"""Sampling options that /generate and /v1/completions share, and fields of other servers that have no effect here."""
+"""Sampling options of /generate and the OpenAI endpoints, and fields of other servers that have no effect here."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class SamplingFields(Request):
         ge=0.01,
         le=100,
         description=(
-            "repetition penalty for tokens that occur in the prompt or the generated text. Positive logits are "
-            "divided by it and negative ones multiplied; 1 has no effect"
+            "repetition penalty for tokens that occur in the prompt or the generated text. Positive logits of these "
+            "tokens are divided by it, and negative ones are multiplied by it; 1 has no effect"
         ),
     )
     presence_penalty: Penalty = Field(
         default=0.0,
-        description="presence penalty: subtracted from the logit of each token that occurs in the generated text",
+        description="presence penalty, which is subtracted from the logits of tokens that occur in the generated text",
     )
     frequency_penalty: Penalty = Field(
         default=0.0,
         description=(
-            "frequency penalty: subtracted from the logit of a token once for each of its occurrences in the "
+            "frequency penalty, which is subtracted from the logit of a token once for each of its occurrences in the "
             "generated text"
         ),
     )
@@ -59,24 +59,24 @@ class SamplingFields(Request):
     typical_p: Share | None = Field(
         default=None,
         description=(
-            "typical sampling: sample only from the tokens whose information content is nearest to the entropy, up "
-            "to this total probability; null and 1 mean no limit"
+            "typical sampling: sample only from the tokens whose information content is nearest to the entropy. Their "
+            "total probability is at least this value; null and 1 mean no limit"
         ),
     )
     min_tokens: Annotated[int, NullIs(0)] = Field(
         default=0,
         ge=0,
         le=1_000_000,
-        description="minimum number of tokens to generate before an end-of-text or stop token may end the text",
+        description="minimum number of tokens before the end-of-text token or a stop token can be generated",
     )
     stop_token_ids: list[TokenId] | None = Field(
         default=None, max_length=MAX_STOP_TOKENS, description="ids of tokens that end the text"
     )
     ignore_eos: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to continue after the end-of-text token"
+        default=False, description="whether the text continues after the end-of-text token"
     )
 
-    # Fields of vLLM that its clients and benchmarks send.
+    # Fields of vLLM that some clients and benchmarks send.
     skip_special_tokens: bool | None = Field(default=None, description=NO_EFFECT)
     spaces_between_special_tokens: bool | None = Field(default=None, description=NO_EFFECT)
     add_special_tokens: bool | None = Field(

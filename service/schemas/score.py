@@ -18,19 +18,19 @@ from rfa.service.schemas.reply_types import Many, State
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
 from rfa.service.schemas.text_requests import DECODE, TextPasses, check_state_use
 
-UNSCORED = "; null for the first token of a text without `state`"
+UNSCORED = "; null for the first token of a text, unless the text continues a `state`"
 
 
 class TokenAlarmRequest(Request):
-    """Alarm options for tokens. A token is an alarm if its tail probability is at most the rate."""
+    """Options for alarms about tokens. A token raises an alarm if its tail probability is at most the rate."""
 
     rate: float = Field(
-        gt=0, le=LARGEST_RATE, description="share of the tokens of ordinary texts that may raise an alarm"
+        gt=0, le=LARGEST_RATE, description="alarm rate: expected share of the tokens of ordinary texts with an alarm"
     )
 
 
 class ScoreRequest(Request):
-    """Texts for which scores are computed. No text is generated."""
+    """Texts whose tokens are scored. No text is generated."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -38,9 +38,11 @@ class ScoreRequest(Request):
         }
     )
 
-    inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(description="texts or lists of token ids")
+    inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(
+        description="one text or several texts, as strings or lists of token ids"
+    )
     model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the server's first language model"
+        default=None, description="name of the model; null selects the first language model of the server"
     )
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
         default=0, ge=0, le=20, description="number of the most probable tokens to return at each position"
@@ -56,56 +58,59 @@ class ScoreRequest(Request):
 
     @model_validator(mode="after")
     def check_state(self) -> Self:
-        """Check that a state is used only with one text, in recurrent mode."""
+        """Check that a state is only used with one text and in recurrent mode."""
         check_state_use(self, "", [] if is_one_prompt(self.inputs) else ["inputs"])
         return self
 
 
 @dataclass
 class ScoredTokens(Reply):
-    """Tokens of a text. Every list has one entry per token."""
+    """Scores of some tokens of a text. All lists have one entry per token."""
 
     index: Annotated[int, says("index of the text in `inputs`")]
-    first: Annotated[int, says("index in the text of the first of these tokens")]
+    first: Annotated[int, says("position in the text of the first token of the lists, counted from 0")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
     tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
     logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
-    ranks: Annotated[Many[int | None], says("rank of the token; 1 is the most probable" + UNSCORED)]
-    entropies: Annotated[Many[float | None], says("entropy of the predicted distribution in nats" + UNSCORED)]
+    ranks: Annotated[Many[int | None], says("rank of the token; 1 is the most probable token" + UNSCORED)]
+    entropies: Annotated[Many[float | None], says("entropy of the predicted distribution, in nats" + UNSCORED)]
     confidences: Annotated[Many[float | None], says(CONFIDENCE + UNSCORED)]
     tails: Annotated[
         Many[float | None],
         says(
-            "calibrated probability of a token that is at most as probable as this one. With the bundle's tail "
-            "table, it is the share of such tokens in the held-out texts" + UNSCORED
+            "tail probability: calibrated probability of a token that is at most as probable as this one. If the "
+            "bundle has a table of tail probabilities, it is the share of such tokens in held-out texts" + UNSCORED
         ),
     ]
-    alarms: Annotated[Many[bool | None] | None, says("whether each token is an alarm; null unless requested")]
+    alarms: Annotated[Many[bool | None] | None, says("whether each token raises an alarm; null without `alarm`")]
     top_logprobs: Annotated[
-        Many[dict[str, float] | None] | None, says("the most probable tokens; null unless requested")
+        Many[dict[str, float] | None] | None,
+        says("log probabilities of the most probable tokens, by the text of the token; null unless requested"),
     ]
 
 
 @dataclass
 class ScoreSum(Reply):
-    """Sums over one text."""
+    """Results for one whole text."""
 
     index: Annotated[int, says("index of the text in `inputs`")]
     log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
     scored_tokens: Annotated[int, says("number of scored tokens")]
-    scored_bytes: Annotated[int, says("number of bytes in the scored tokens")]
-    alarm_checks: Annotated[AlarmChecks | None, says("null unless requested")]
+    scored_bytes: Annotated[int, says("number of bytes of the scored tokens")]
+    alarm_checks: Annotated[
+        AlarmChecks | None, says("comparison of the alarms with the requested rate; null without `alarm`")
+    ]
     state: State
 
 
 @dataclass
 class ScoredText(ScoreSum, ScoredTokens):
-    """Scores of a whole text."""
+    """Scores of all tokens of a text, and the results for the whole text."""
 
 
 @dataclass
 class ScoreReply(Reply):
-    """The scores of all texts."""
+    """Reply with the scores of all texts."""
 
     model: Annotated[str, says("name of the model that computed the scores")]
     scores: Annotated[list[ScoredText], says("scores of each text, in the order of `inputs`")]
@@ -113,13 +118,13 @@ class ScoreReply(Reply):
 
 @dataclass
 class ScoredPiece(ScoredTokens):
-    """Scores of the next tokens of a text, sent as a line of the stream."""
+    """Line of a streamed reply with the scores of the next tokens of a text."""
 
 
 @dataclass
 class ScoreDone(Reply):
-    """The last line of the stream."""
+    """Last line of a streamed reply."""
 
-    done: Annotated[Literal[True], says("constant")]
+    done: Annotated[Literal[True], says("always true, which marks the last line of the reply")]
     model: Annotated[str, says("name of the model that computed the scores")]
-    scores: Annotated[list[ScoreSum], says("sums over each text, in the order of `inputs`")]
+    scores: Annotated[list[ScoreSum], says("results for each text, in the order of `inputs`")]

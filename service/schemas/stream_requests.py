@@ -35,7 +35,7 @@ from rfa.service.schemas.late import Late
 
 
 class FilterStreamRequest(Request):
-    """First frame of a live stream. It selects what is returned for each observation."""
+    """First frame of a live stream. It selects the model, and the fields of the replies to observations."""
 
     model: FilterModel = None
     system: System = None
@@ -43,7 +43,7 @@ class FilterStreamRequest(Request):
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="columns of each observation, for models that accept any number of columns",
+        description="number of components of each observation, for models that accept any number",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -57,24 +57,28 @@ class FilterStreamRequest(Request):
     seed: Seed | None = Field(
         default=None,
         description=(
-            "random seed. null uses the seed of the state, or chooses one at random. The reply contains the seed"
+            "random seed. If it is null, the seed of the state is used, or a random seed without a state. The reply "
+            "contains the seed"
         ),
     )
     known: list[ColumnName] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"names of {COVARIATES}. Later frames then contain `known`",
+        description=f"names of the columns for `known` in later frames, which contains {COVARIATES}",
     )
     state: InitialState = None
     return_state: ReturnState = False
     state_every: int | None = Field(
-        default=None, ge=1, le=1_000_000, description="number of steps after which the state is returned again"
+        default=None,
+        ge=1,
+        le=1_000_000,
+        description="number of steps after which the state is returned, repeatedly; null returns it only at the end",
     )
 
     @model_validator(mode="after")
     def check_model(self) -> Self:
-        """Check that not both `system` and `model` are given, and that the names in `known` are unique."""
+        """Check that not both `system` and `model` are set, and that the names in `known` are distinct."""
         check_system(self.system, self.model)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
             raise FieldError(
@@ -84,17 +88,20 @@ class FilterStreamRequest(Request):
 
 
 class StreamObservation(Request):
-    """A frame with one observation."""
+    """Frame with one observation."""
 
     t: Time | None = Field(
         default=None,
         description=(
-            "time of the observation. It must not be before the previous time, or before the window of `late`; null "
-            "uses the index of the step"
+            "time of the observation. It must not be before the time of the previous observation or, with `late`, "
+            "before the window. null means the index of the step"
         ),
     )
     y: Observation | None = Field(
-        description="observation; null makes a prediction without an observation, and a null component is missing"
+        description=(
+            "observation, with one number per component. null is a missing observation, for which the state is "
+            "predicted; a null component is missing"
+        )
     )
     noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null means 1")
     input: Input | None = Field(default=None, description=INPUT)
@@ -103,16 +110,16 @@ class StreamObservation(Request):
         default=None,
         max_length=MOST_COVARIATES,
         description=(
-            "value of each column named in `known` of the first frame, at this time and at each `horizon`. A value "
-            "that is null or left out is unknown"
+            "values of the columns that `known` of the first frame names, at the time of the observation and at each "
+            "`horizon`. Values that are null or missing are unknown"
         ),
     )
 
 
 class StreamClose(Request):
-    """The last frame of a live stream."""
+    """Frame that ends a live stream."""
 
-    close: bool = Field(description="must be true")
+    close: bool = Field(description="must be true, which ends the stream")
 
     @model_validator(mode="after")
     def check_close(self) -> Self:

@@ -1,4 +1,4 @@
-"""Rejection of single malformed rows in a request with `stream`."""
+"""Reject single invalid rows of a request with `stream`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,19 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def refuse_rows(document: Any, kinds: Mapping[str, Any]) -> tuple[Any, dict[int, InvalidInput]]:
-    """Return the document without its malformed rows, and their errors by position.
+    """Validate the rows of a request one by one. Return the document without invalid rows, and their errors by
+    position.
 
-    A rejected row becomes null and keeps its position, and an invalid time becomes 0. There are no errors if the
-    document is not a stream of rows.
+    In the document, an invalid row is replaced by None, and an invalid time by 0. If the request does not have `stream`
+    and rows, it is returned unchanged and without errors.
 
     Args:
-        kinds: types of the fields that contain a value for each row.
+        document: Body of the request.
+        kinds: Types of the fields with one value per row.
     """
     if type(document) is not dict or document.get("stream") is not True:
         return document, {}
-    if document.get("smooth") or document.get("mode") == "attention":  # smoothing and attention need every row
+    if document.get("smooth") or document.get("mode") == "attention":  # these need all rows
         return document, {}
     columns = {name: document[name] for name in kinds if type(document.get(name)) is list}
     if "observations" not in columns:

@@ -1,4 +1,4 @@
-"""Linear system in a request. `rfa.runtime.filters.system` builds it, and rejects systems that cannot be filtered."""
+"""Linear system in a request. `rfa.runtime.filters.system` builds the system, and rejects invalid ones."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Square = Annotated[Number | Matrix, OneOf("a number (times the identity matrix),
 
 
 class CalendarRequest(Request):
-    """Offset of the measurements that depends on the time of the week. It is interpolated linearly between the nodes of
-    a day. Times must be seconds since 1970."""
+    """Offset of the measurements that depends on the day of the week and the time of day. Between the nodes of a day,
+    it is interpolated linearly. Times must be seconds since 1970."""
 
     zone: str = Field(max_length=64, description="time zone that defines the days, such as Europe/Berlin")
     slots: int = Field(ge=1, le=MOST_SLOTS, description="number of equally spaced nodes in a day, starting at midnight")
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="dates such as 2026-12-25 on which the eighth pattern applies"
+        default=[], max_length=MOST_DATES, description="dates of holidays such as 2026-12-25, which use the eighth day"
     )
     pattern: list[
         Annotated[
@@ -35,14 +35,17 @@ class CalendarRequest(Request):
     ] = Field(
         min_length=1,
         max_length=MOST_COLUMNS,
-        description="values [P, days, slots], where the days are Monday to Sunday, optionally followed by holidays",
+        description=(
+            "offset of each component at the nodes of each day [P, days, slots]. The days are Monday to Sunday, "
+            "optionally followed by holidays"
+        ),
     )
 
 
 class SystemRequest(Request):
-    """A linear system, given by A, Q, C, R, by F, dt, Q, C, R, or by a preset and its parameters.
+    """A linear system. It is defined by A, Q, C and R, by F, dt, Q, C and R, or by a preset and its parameters.
 
-    dx = A x dt + dw with E[dw dw^T] = Q dt; y = C x + offset + e with E[e e^T] = R.
+    The state is dx = A x dt + dw with E[dw dw^T] = Q dt. The observation is y = C x + offset + e with E[e e^T] = R.
     """
 
     model_config = ConfigDict(
@@ -55,14 +58,14 @@ class SystemRequest(Request):
     )
 
     A: Matrix | None = Field(
-        default=None, description="drift matrix [n, n] per unit of time; must be stable or undamped"
+        default=None, description="drift matrix [n, n] per unit of time, which must be stable or undamped"
     )
     F: Matrix | None = Field(default=None, description="transition matrix [n, n] over `dt`, as an alternative to A")
     dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="time step that F and Q refer to"
+        default=None, description="time step to which F and Q refer"
     )
     Q: Square | None = Field(
-        default=None, description="covariance of the process noise [n, n], per unit of time with A and over `dt` with F"
+        default=None, description="covariance of the process noise [n, n]: per unit of time with A, over `dt` with F"
     )
     C: Matrix | None = Field(default=None, description="observation matrix [P, n]; the default is the identity")
     H: Matrix | None = Field(default=None, description="alternative name of C")
@@ -71,9 +74,9 @@ class SystemRequest(Request):
         Field(
             default=None,
             description=(
-                "preset to use instead of matrices. `level` is a random walk; `trend` is a level with a slope; "
-                "`constant_velocity` and `constant_acceleration` have noise in their highest derivative; "
-                "`oscillator` has a `period`; `seasonal` is a level plus harmonics of a `period`"
+                "preset to use instead of matrices. `level` is a random walk, and `trend` is a level with a slope. "
+                "`constant_velocity` and `constant_acceleration` are motions with noise in the highest derivative. "
+                "`oscillator` is an oscillation with a `period`, and `seasonal` is a level plus harmonics of a `period`"
             ),
         )
     )
@@ -98,7 +101,10 @@ class SystemRequest(Request):
     )
     season_noise: NotNegative | None = Field(
         default=None,
-        description="for `seasonal`: process noise of each phase; null means 0, which gives a constant season",
+        description=(
+            "for `seasonal`: variance of the process noise of the harmonics, per unit of time; null means 0, for a "
+            "constant season"
+        ),
     )
     period: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
         default=None, description="for `oscillator` and `seasonal`: period in units of time"
@@ -114,8 +120,9 @@ class SystemRequest(Request):
     P0: Square | None = Field(
         default=None,
         description=(
-            "covariance of x0 [n, n], or a number times the identity. The default is the stationary covariance. A "
-            "system defined by matrices must have one; a preset without one starts with a diffuse prior"
+            "covariance of x0 [n, n], or a number by which the identity matrix is multiplied. The default is the "
+            "stationary covariance. If there is none, P0 is required for a system that is defined by matrices, and a "
+            "preset starts with a diffuse prior"
         ),
     )
     offset: Row | None = Field(default=None, description="offset of the measurements [P]; null means 0")
@@ -128,23 +135,23 @@ class SystemRequest(Request):
         default=3, ge=1, le=MOST_PASSES, description="number K of reweighting passes for each observation"
     )
     contamination: float = Field(
-        default=0.0, ge=0, lt=1, description="share of outliers that is assumed in the log likelihood"
+        default=0.0, ge=0, lt=1, description="assumed share of outliers, for the log likelihood"
     )
     outlier_scale: float = Field(
-        default=10.0, gt=1, le=1e6, description="scale of the outliers, relative to the measurement noise"
+        default=10.0, gt=1, le=1e6, description="scale of outliers relative to the measurement noise"
     )
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
         description=(
-            "number of consecutive observations that are rejected but agree with each other, after which the state "
-            "jumps to them; null disables jumps"
+            "number of consecutive observations after which the state jumps to them, if they have small robust weights "
+            "but agree with each other; null disables jumps"
         ),
     )
 
     calendar: CalendarRequest | None = Field(
-        default=None, description="offset of the measurements that depends on the time of the week; null means none"
+        default=None, description="offset of the measurements that depends on the day and time; null means none"
     )
 
     def document(self) -> dict[str, Any]:
-        """Return the given fields as a document for `rfa.runtime.filters.system`."""
+        """Return the fields that the request sets, as a document for `rfa.runtime.filters.system`."""
         return self.model_dump(exclude_unset=True)

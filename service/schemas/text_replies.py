@@ -12,7 +12,8 @@ from rfa.service.schemas.reply_types import Many, Probability, Rows, State
 
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 Latents = Annotated[
-    Many[Rows] | None, Field(description="latents of the tokens, [tokens, heads, 2 D]; null unless requested")
+    Many[Rows] | None,
+    Field(description="latents of the last layer for each token, [tokens, heads, 2 D]; null unless requested"),
 ]
 
 CONFIDENCE = "calibrated probability that this is the correct next token"
@@ -27,12 +28,12 @@ DETAILS = "details of the text; null unless requested"
 
 @dataclass(frozen=True, slots=True)
 class Token(Reply):
-    """A generated token. The concatenated texts of all tokens are `generated_text`."""
+    """A generated token. The texts of all tokens together are the generated text."""
 
     id: TokenId
     text: Annotated[
         str,
-        says("text that this token completes. It is empty while a character or a possible stop string is incomplete"),
+        says("text that this token adds. It is empty while a character or a possible stop string is incomplete"),
     ]
     logprob: Logprob
     special: IsSpecial
@@ -61,31 +62,31 @@ class PromptToken(Reply):
 
 @dataclass(frozen=True)
 class GenerateTimings(Reply):
-    """Durations in milliseconds."""
+    """Durations of the phases of a request in milliseconds, and the speed."""
 
-    queue_ms: Annotated[float, says("time in the queue")]
-    prefill_ms: Annotated[float, says("time to process the prompt")]
-    decode_ms: Annotated[float, says("time from the first token to the last")]
-    tokens_per_second: Annotated[float, says("generated tokens per second, not counting the time for the prompt")]
+    queue_ms: Annotated[float, says("time in the queue in milliseconds")]
+    prefill_ms: Annotated[float, says("time to process the prompt in milliseconds")]
+    decode_ms: Annotated[float, says("time to generate the tokens in milliseconds")]
+    tokens_per_second: Annotated[float, says("number of generated tokens per second of `decode_ms`")]
 
 
 @dataclass
 class StreamDetails(Reply):
-    """Details of a streamed continuation. Its tokens were sent before."""
+    """Details of a streamed continuation, whose tokens were sent in earlier events."""
 
-    finish_reason: Annotated[FinishReason, says("why the text ended")]
+    finish_reason: Annotated[FinishReason, says("reason why the text ended")]
     generated_tokens: Annotated[int, says("number of generated tokens")]
-    input_length: Annotated[int, says("number of prompt tokens")]
+    input_length: Annotated[int, says("number of tokens in the prompt")]
     seed: Annotated[int, says("random seed. The same request with this seed returns the same text")]
-    timings: Annotated[GenerateTimings, says("durations")]
+    timings: Annotated[GenerateTimings, says("durations of the phases of the request")]
 
 
 @dataclass
 class GenerateDetails(StreamDetails):
-    """Details of a continuation."""
+    """Details of a continuation, including its tokens."""
 
     prefill: Annotated[Many[PromptToken], says("tokens of the prompt; empty unless `decoder_input_details` is set")]
-    tokens: Annotated[Many[Token], says("generated tokens in order")]
+    tokens: Annotated[Many[Token], says("generated tokens, in order")]
     top_tokens: Annotated[
         Many[Many[TopToken]] | None, says("most probable tokens at each position; null unless requested")
     ]
@@ -94,7 +95,7 @@ class GenerateDetails(StreamDetails):
 
 @dataclass
 class Continuation(Reply):
-    """One of the `n` continuations."""
+    """One of the `n` continuations of a prompt."""
 
     generated_text: Annotated[str, says("generated text, after the prompt if `return_full_text` is set")]
     details: Annotated[GenerateDetails | None, says(DETAILS)]
@@ -102,15 +103,17 @@ class Continuation(Reply):
 
 @dataclass
 class GenerateReply(Continuation):
-    """Generated text that continues the prompt."""
+    """Reply with the generated text that continues the prompt."""
 
-    continuations: Annotated[list[Continuation] | None, says("all continuations if n > 1, starting with this one")]
+    continuations: Annotated[
+        list[Continuation] | None, says("all continuations, including the first one; null unless n is greater than 1")
+    ]
     state: State
 
 
 @dataclass
 class StreamContinuation(Reply):
-    """One of the `n` streamed continuations."""
+    """One of the `n` streamed continuations of a prompt."""
 
     generated_text: Annotated[str, says("complete generated text")]
     details: Annotated[StreamDetails, says("details of the text, without the tokens")]
@@ -118,16 +121,16 @@ class StreamContinuation(Reply):
 
 @dataclass
 class GenerateEvent(Reply):
-    """Event of a stream. Only the last event contains `generated_text` and `details`."""
+    """Event of a streamed reply. Only the last event contains `generated_text` and `details`."""
 
-    index: Annotated[int, says("position of the token in its continuation, from 1")]
-    sample: Annotated[int, says("index of the continuation, from 0")]
+    index: Annotated[int, says("position of the token in its continuation, counted from 1")]
+    sample: Annotated[int, says("index of the continuation, counted from 0")]
     token: Annotated[Token | None, says("generated token; null only if the deadline passed before the first token")]
     top_tokens: Annotated[Many[TopToken] | None, says("most probable tokens; null unless requested")]
-    latent: Annotated[Rows | None, says("latent of the token, [heads, 2 D]; null unless requested")]
+    latent: Annotated[Rows | None, says("latent of the last layer for the token, [heads, 2 D]; null unless requested")]
     generated_text: Annotated[str | None, says("complete generated text; null except in the last event")]
     details: Annotated[StreamDetails | None, says("details of the text; null except in the last event")]
     continuations: Annotated[
-        list[StreamContinuation] | None, says("all continuations if n > 1; null except in the last event")
+        list[StreamContinuation] | None, says("all continuations; null unless n is greater than 1, in the last event")
     ]
     state: State

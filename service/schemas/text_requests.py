@@ -16,8 +16,9 @@ from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share
 
 MAX_SAMPLES = 16
 DECODE = (
-    "`recurrent` uses memory slots of constant size; `attention` uses exact attention over a cache that grows. null "
-    "selects `recurrent` if the model supports it (see `modes` in /info and /v1/models)"
+    "mode of the model. `recurrent` uses memory slots of constant size; `attention` uses exact attention over a cache "
+    "that grows with the text. The default is `recurrent` if the model supports it (see `modes` in /info and "
+    "/v1/models)"
 )
 
 TextPasses = Annotated[
@@ -26,9 +27,9 @@ TextPasses = Annotated[
         ge=1,
         le=64,
         description=(
-            "number K of reweighting passes for each token, which compute the robust weights of the memory slots; in "
-            "recurrent mode only. It is at most the model's own number, which null selects (see `passes` in /info and "
-            "/v1/models). A state can be continued with another number"
+            "number K of reweighting passes per token, only in recurrent mode. Each pass updates the robust weights of "
+            "the memory slots. The default is the largest number that the model supports (see `passes` in /info and "
+            "/v1/models). A state can be continued with a different number"
         ),
     ),
 ]
@@ -39,21 +40,26 @@ LatentNoise = Annotated[
         ge=0,
         le=10,
         description=(
-            "scale of the noise in the latent sample of the last layer, which is drawn for each token. 0 uses the "
-            "mean, for which the confidence is calibrated"
+            "scale of the noise with which the latent of the last layer is sampled for each token. With 0, the mean is "
+            "used, for which the confidence is calibrated"
         ),
     ),
 ]
 ReturnLatents = Annotated[
     bool,
     NullIs(False),
-    Field(description="what to return of the last layer's latent for each generated token: a sample or the mean"),
+    Field(
+        description=(
+            "whether to return the latent of the last layer for each generated token. It is the mean, or a sample if "
+            "`latent_noise` is greater than 0"
+        )
+    ),
 ]
 
 
 class GenerateParameters(SamplingFields):
-    """Options for generating text. Names and meanings are those of Text Generation Inference (TGI), if it has the
-    option."""
+    """Options for generating text. Options that also exist in Text Generation Inference (TGI) have the same names and
+    meanings."""
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(
         default=100, ge=1, le=1_000_000, description="maximum number of generated tokens"
@@ -69,15 +75,15 @@ class GenerateParameters(SamplingFields):
     do_sample: bool | None = Field(
         default=None,
         description=(
-            "whether to sample; false always selects the most probable token. null samples if temperature or a "
-            "filter is set"
+            "whether to sample; false always selects the most probable token. With null, tokens are sampled if "
+            "`temperature`, `top_k`, `top_p`, `min_p` or `typical_p` is set"
         ),
     )
     seed: Seed | None = Field(default=None, description=SEED)
     stop: list[StopSequence] = Field(
         default_factory=list, max_length=16, fail_fast=True, description="strings that end the text"
     )
-    details: bool = Field(default=True, description="whether to return tokens, confidence and timings")
+    details: bool = Field(default=True, description="whether to return the tokens, their confidence and the timings")
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
         default=0, ge=0, le=32, description="number of most probable tokens to return at each position"
     )
@@ -87,13 +93,14 @@ class GenerateParameters(SamplingFields):
     truncate: TokenCount | None = Field(
         default=None, description="number of tokens to keep at the end of the prompt; earlier tokens are dropped"
     )
-    # Fields that clients of TGI send with these values.
+    # Fields that clients of TGI send. Only values without an effect are accepted.
     return_tokens_as_token_ids: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
     best_of: Annotated[Any, Only(None, 1)] = Field(default=None, description=NEUTRAL)
     decoder_input_details: Annotated[bool, NullIs(False)] = Field(
         default=False,
         description=(
-            "whether to return the tokens of the prompt as `prefill` of the details; not supported with `stream`"
+            "whether to return the tokens of the prompt in `prefill` of the details. This cannot be combined with "
+            "`stream`"
         ),
     )
     watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
@@ -126,13 +133,13 @@ class GenerateRequest(Request):
 
     inputs: str = Field(
         max_length=2_000_000,
-        description="prompt of up to `max_prompt_tokens` tokens (see /info); a longer prompt requires "
-        "parameters.truncate",
+        description="prompt to continue. The maximum number of tokens is `max_prompt_tokens` in the reply of /info; "
+        "longer prompts require `parameters.truncate`",
     )
     model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the server's first language model"
+        default=None, description="name of the model; null selects the first language model of the server"
     )
-    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="options for the generation")
+    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="options of the generation")
     stream: bool = Field(default=False, description="whether to send each token as a server-sent event")
     state: InitialState = None
     return_state: ReturnState = False
@@ -140,8 +147,8 @@ class GenerateRequest(Request):
     @model_validator(mode="before")
     @classmethod
     def check_places(cls, document: Any) -> Any:
-        """Reject fields in the wrong place, and state where they belong. Other servers place some fields
-        differently."""
+        """Check that all fields are in the right place, because other servers have some fields in other places. The
+        error says where a misplaced field belongs."""
         outer = document if type(document) is dict else {}
         inner = outer.get("parameters")
         parameters, own = GenerateParameters.model_fields.keys(), cls.model_fields.keys()
@@ -156,7 +163,7 @@ class GenerateRequest(Request):
 
     @model_validator(mode="after")
     def check_combinations(self) -> GenerateRequest:
-        """Reject combinations of fields that are not supported."""
+        """Check that the combination of fields is supported."""
         check_state_use(self, "parameters.")
         details = "parameters.decoder_input_details"
         if self.parameters.decoder_input_details and self.stream:
@@ -167,14 +174,15 @@ class GenerateRequest(Request):
 
 
 def check_state_use(request: Any, prefix: str, lists: Sequence[str] = ()) -> None:
-    """Reject a state unless the request generates one continuation in recurrent mode.
+    """Check that a state is only used in recurrent mode and for one text.
 
     Args:
-        request: a request with `state` and `return_state`, and with `decode` and optionally `n` under `prefix`.
-        lists: fields that may contain several texts.
+        request: Request with the fields `state` and `return_state`.
+        prefix: Prefix of the fields `decode` and `n`: "parameters." or "".
+        lists: Names of the fields that contain several texts.
 
     Raises:
-        FieldError: With the code `no_state`.
+        FieldError: If the request does not support a state (`no_state`).
     """
     options = request.parameters if prefix else request
     if request.state is None and request.return_state is False:

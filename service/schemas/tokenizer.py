@@ -1,4 +1,4 @@
-"""Requests and replies of /tokenize, /detokenize and /tokenizer_info, as in vLLM."""
+"""Requests and replies of /tokenize, /detokenize and /tokenizer_info. They have the fields of vLLM."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfa.service.schemas.text_replies import TOKEN_ID
 
 
 class TokenizeRequest(Request):
-    """A text to tokenise."""
+    """Text to tokenise."""
 
     prompt: PromptText = Field(description="text to tokenise")
     model: LanguageModelName = None
@@ -31,45 +31,46 @@ class TokenizeRequest(Request):
 class DetokenizeRequest(Request):
     """Token ids to decode."""
 
-    tokens: list[TokenId] = Field(max_length=1_000_000, fail_fast=True, description="token ids")
+    tokens: list[TokenId] = Field(max_length=1_000_000, fail_fast=True, description="ids of the tokens to decode")
     model: LanguageModelName = None
 
 
 @dataclass
 class TokenizeReply(Reply):
-    """The tokens of a text."""
+    """Tokens of a text."""
 
-    count: Annotated[int, says("number of tokens")]
-    max_model_len: Annotated[int, says("maximum number of prompt tokens on this server")]
+    count: Annotated[int, says("number of tokens in the text")]
+    max_model_len: Annotated[int, says("maximum number of tokens in a prompt on this server")]
     tokens: Annotated[Many[int], says(TOKEN_ID)]
     token_strs: Annotated[
         Many[str] | None,
-        says("texts of the tokens, with `bytes:\\x..` for incomplete characters; null unless requested"),
+        says("text of each token, or `bytes:\\x..` if its bytes are not complete characters; null unless requested"),
     ]
 
 
 @dataclass
 class DetokenizeReply(Reply):
-    """The text of the given tokens."""
+    """Text of the tokens in the request."""
 
-    prompt: Annotated[str, says("decoded text without special tokens; invalid bytes are replaced")]
+    prompt: Annotated[str, says("text of the tokens, without special tokens and with invalid bytes replaced")]
 
 
 @dataclass
 class TokenizerInfo(Reply):
-    """The tokenizer of a model."""
+    """Description of the tokenizer of a model."""
 
     tokenizer_class: Annotated[
-        str, says("name of the transformers class that can load the tokenizer.json of the bundle")
+        str, says("name of the class of transformers that can load the file tokenizer.json of the bundle")
     ]
     model: Annotated[str, says("name of the model")]
     vocab_size: Annotated[int, says("number of tokens in the vocabulary")]
     eos_token: Annotated[str | None, says("token that ends a text")]
-    bos_token: Annotated[str | None, says("same as eos_token, which also separates texts")]
-    pad_token: Annotated[str | None, says("same as eos_token; prompts are never padded")]
+    bos_token: Annotated[str | None, says("same token as `eos_token`, which separates texts")]
+    pad_token: Annotated[str | None, says("same token as `eos_token`; prompts are never padded")]
     eos_token_id: Annotated[int | None, says(TOKEN_ID)]
     add_bos_token: Annotated[bool, says("always false, because prompts contain no special tokens")]
     chat_template: Annotated[
-        str | None, says("chat template with plain text; a base model was not trained on dialogues")
+        str | None,
+        says("template that converts a dialogue to a prompt. The models are not trained on dialogues"),
     ]
-    model_max_length: Annotated[int, says("maximum number of prompt tokens on this server")]
+    model_max_length: Annotated[int, says("maximum number of tokens in a prompt on this server")]

@@ -1,1 +1,1 @@
-"""Named sessions that the server stores."""
+"""Load and save the states of requests, as state tokens or in named sessions."""

@@ -1,4 +1,4 @@
-"""Load and store the states of requests. `app.state.keeper` is the `StateKeeper` of the server."""
+"""Load and save the states of requests. `app.state.keeper` is the `StateKeeper` of the server."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ logger = logging.getLogger("rfa.state")
 
 
 class StateKeeper:
-    """Opens the `state` in a request, and stores the state for its reply.
+    """Loads the state to which a request refers, and saves the new state.
 
     Args:
-        tokens: object that seals and opens state tokens.
-        sessions: storage for named sessions. None rejects requests with sessions.
+        tokens: Object that seals and opens state tokens.
+        sessions: Storage for named sessions. If None, requests with sessions are rejected.
     """
 
     def __init__(self, tokens: Tokens, sessions: SessionStore | None = None) -> None:
@@ -34,15 +34,15 @@ class StateKeeper:
         """Return the state to which the `state` field of a request refers.
 
         Args:
-            reference: a sealed token, `session:NAME` or `session:NAME@STEP`. It may be any text from the client.
-            scope: tenant and bundle.
-            max_bytes: maximum size of the state of this bundle in bytes.
+            reference: Text from the client: a state token, `session:NAME` or `session:NAME@STEP`.
+            scope: Tenant and model to which the state must belong.
+            max_bytes: Maximum size of a state of this model in bytes.
 
         Raises:
             InvalidRequest: If the token is invalid or expired (`state_invalid`, always with the same message), the
-                session name is malformed (`session_name`), or sessions are off (`sessions_off`).
+                session name is invalid (`session_name`), or sessions are disabled (`sessions_off`).
             NotFound: If the session does not exist or has expired (`session_not_found`).
-            Conflict: If the session is at another step (`session_moved`), or its record cannot be opened
+            Conflict: If the session is at another step (`session_moved`), or its record cannot be decrypted
                 (`session_unreadable`).
             NotReady: If the session store does not respond.
         """
@@ -55,27 +55,30 @@ class StateKeeper:
         return opened
 
     async def check_new(self, session: SessionName, scope: StateScope) -> None:
-        """Raise an error early if a request cannot create `session`. `save` checks this again.
+        """Check that a session can be created, before the request is processed. `save` checks this again.
 
         Raises:
-            InvalidRequest, Conflict, Overloaded, NotReady: Under the same conditions as `save`.
+            InvalidRequest, Conflict, Overloaded, NotReady: If `save` would raise the error.
         """
         await self._store("return_state").check_new(SessionAddress(scope, session))
 
     async def save(
         self, scope: StateScope, payload: bytes, step: int, *, session: SessionName | None, expected: int | None
     ) -> str:
-        """Store a state, and return the reference to it that is sent as `state` in the reply.
+        """Save a state, and return the value of `state` in the reply.
 
         Args:
-            session: name of the session in which the state is stored. None returns a state token.
-            expected: step at which the session was loaded. None creates a new session.
+            scope: Tenant and model to which the state belongs.
+            payload: Packed state.
+            step: Number of steps of the state.
+            session: Name of the session in which the state is stored. If None, a state token is returned.
+            expected: Step at which the session was loaded. If None, a new session is created.
 
         Raises:
-            Conflict: If another request changed the session first (`session_moved`), or it already exists
+            Conflict: If another request has changed the session (`session_moved`), or the session already exists
                 (`session_exists`).
-            NotFound: If the session expired in the meantime (`session_not_found`).
-            InvalidRequest: If sessions are off (`sessions_off`).
+            NotFound: If the session has expired in the meantime (`session_not_found`).
+            InvalidRequest: If sessions are disabled (`sessions_off`).
             Overloaded: If the session store is full (`sessions_full`).
             NotReady: If the session store does not respond.
         """
@@ -92,7 +95,7 @@ class StateKeeper:
         return str(SessionReference(session, step))
 
     async def aclose(self) -> None:
-        """Close connections."""
+        """Close the connections of the session store."""
         if self._sessions is not None:
             await self._sessions.aclose()
 
@@ -108,12 +111,12 @@ class StateKeeper:
 
 
 def make_keeper(settings: Settings) -> StateKeeper:
-    """Create the keeper for these settings.
+    """Create the `StateKeeper` for the settings.
 
-    If no keys are configured, the process uses a random key, and its state tokens become invalid when it exits.
+    If the settings contain no keys, a random key is used, and state tokens become invalid when the process exits.
 
     Raises:
-        ValueError: If a key is weak, repeated or of the wrong size, or if processes would not share sessions.
+        ValueError: If a key is weak, is repeated or has a wrong size, or if sessions cannot be stored as configured.
     """
     keys = configured_keys(settings)
     if not keys:
@@ -132,15 +135,15 @@ def _open_store(settings: Settings, sealer: Sealer) -> SessionStore | None:
     if state.sessions == "memory":
         if settings.models.processes > 1:
             raise ValueError(
-                "sessions=memory cannot be shared between processes; set processes to 1, or sessions to the URL of a "
-                "Redis server"
+                "RFA_SESSIONS=memory cannot be shared between processes; set RFA_PROCESSES to 1, or RFA_SESSIONS to "
+                "the URL of a Redis server"
             )
         return MemorySessions(state.session_seconds, state.max_sessions, state.max_session_bytes)
     try:
         from rfa.service.state.redis_sessions import RedisSessions
     except ModuleNotFoundError:
         raise ValueError(
-            "storing sessions in Redis needs a package; install it with pip install 'rfa-server[redis]'"
+            "storing sessions in Redis requires an optional package; install it with pip install 'rfa-server[redis]'"
         ) from None
     password = _read_password(state.sessions_password_file)
     return RedisSessions(state.sessions, sealer, state.state_audience, state.session_seconds, password=password)

@@ -1,4 +1,4 @@
-"""Named sessions in the memory of one process."""
+"""Store named sessions in the memory of one process."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rfa.runtime.state.names import Opened
 from rfa.service.errors import Overloaded
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full
 
-# Memory of a session in addition to its payload, measured on CPython 3.11 just after the table has doubled.
+# Memory of a session in addition to its payload, measured with CPython 3.11 just after the size of the table doubles.
 ENTRY_BYTES = 384
-# Maximum number of expired sessions that one call removes.
+# Maximum number of expired sessions that are removed in one call.
 _MAX_REMOVED = 100
 
 
@@ -31,17 +31,17 @@ class _Entry:
 
 
 class MemorySessions:
-    """Table of sessions, ordered by last use. If it is full, new sessions are rejected.
+    """Table of sessions, ordered by their last use. If it is full, new sessions are rejected.
 
-    With API keys, a tenant may use only as much memory as is still free (Choudhury and Hahne's dynamic threshold). That
-    is half of the table if it is the only tenant, and a third if another tenant uses as much. One tenant therefore
-    cannot fill the table.
+    With API keys, a tenant may use at most as much memory as is still free (dynamic threshold of Choudhury and Hahne).
+    This is half of the table for a single tenant, and a third for each of two tenants. Therefore, one tenant cannot
+    fill the table.
 
     Args:
-        seconds: lifetime of an unused session.
-        max_sessions: maximum number of sessions.
-        max_bytes: maximum memory for `ENTRY_BYTES` and the payload of each session.
-        clock: function that returns the monotonic time in seconds.
+        seconds: Seconds after which an unused session expires.
+        max_sessions: Maximum number of sessions.
+        max_bytes: Maximum memory of all sessions in bytes: the payloads, and `ENTRY_BYTES` for each session.
+        clock: Function that returns the monotonic time in seconds.
     """
 
     def __init__(
@@ -57,33 +57,33 @@ class MemorySessions:
         self._tenant_bytes: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        """Return the number of sessions, including expired ones that are not yet removed."""
+        """Return the number of sessions, including expired ones that are not removed yet."""
         return len(self._entries)
 
     @property
     def bytes_held(self) -> int:
-        """Computed memory of the sessions, in bytes."""
+        """Estimated memory of all sessions in bytes."""
         return self._bytes
 
-    # No method awaits between check and change, so each method is atomic on the event loop.
+    # The methods do not wait between a check and a change. Therefore, each of them is atomic on the event loop.
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the state of the session. `max_bytes` is ignored, because this memory is trusted."""
+        """Return the state of a session. The argument `max_bytes` is ignored, because the memory can be trusted."""
         entry = self._live(_key(address))
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise the errors that `create` would raise for an empty payload."""
+        """Check that a session with an empty payload can be created. See `SessionStore.create` for the errors."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
-        """Store a new session."""
+        """Create a session."""
         entry = _Entry(state.payload, state.step, address.scope.tenant, self._clock() + self._seconds)
         self._check_new(address, entry.size)
         self._put(_key(address), entry)
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Replace the state of a session if it is at step `expected`."""
+        """Replace the state of a session that is at the step `expected`."""
         key = _key(address)
         entry = self._live(key)
         if entry.step != expected:
@@ -126,7 +126,7 @@ class MemorySessions:
         return store_full(retry_after_seconds=wait)
 
     def _remove_expired(self) -> None:
-        # Every write moves a session to the end with the same lifetime, so the first session expires first.
+        # A write moves a session to the end, and all sessions have the same lifetime, so the first one expires first.
         now = self._clock()
         for _ in range(_MAX_REMOVED):
             key = next(iter(self._entries), None)

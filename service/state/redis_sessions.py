@@ -1,12 +1,12 @@
-"""Named sessions in Redis, shared by all processes and replicas of a server.
+"""Store named sessions in Redis, for all processes and replicas of a server.
 
-    key   = rfa:session: and 64 hex digits, the digest of audience, tenant, bundle, kind and name
-    value = step (u64) and payload, sealed with the server's keys for this session
+    key   = rfa:session: and 64 hex digits, which are the digest of audience, tenant, bundle, kind and name
+    value = step (u64) and payload, sealed with the keys of the server for this session
 
-Redis sees neither states nor names. Anyone who can write to it can delete sessions or restore older records, but cannot
-forge a record or move it to another session. Redis counts the time to live. Compare-and-set uses WATCH, GET, MULTI, SET
-and EXEC, without scripts. Set `maxmemory-policy noeviction`: a full store then rejects new sessions instead of dropping
-live ones.
+Redis contains no plain states or names. A program that can write to Redis can delete sessions or restore older records,
+but cannot forge a record or move it to another session. Sessions expire in Redis. The compare-and-set operation uses
+WATCH, GET, MULTI, SET and EXEC, without scripts. Set `maxmemory-policy noeviction`, so that a full Redis server rejects
+new sessions instead of removing others.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from rfa.runtime.state.sealer import OVERHEAD_BYTES, SealBroken, Sealer
 from rfa.service.state.sessions import SessionAddress, exists, moved, not_found, store_full, unavailable, unreadable
 
 CONNECTIONS = 32
-# A round trip takes a millisecond. Clients should learn of an outage soon.
+# A request to Redis usually takes a millisecond. If Redis does not respond, clients should get an error soon.
 TIMEOUT_SECONDS = 2.0
-# A rejected transaction is retried only while the session is at the expected step.
+# Maximum number of transactions. A rejected transaction is repeated if the session is still at the expected step.
 _ATTEMPTS = 3
 _FULL_RETRY_SECONDS = 30
 _STEP = struct.Struct("<Q")
@@ -39,19 +39,19 @@ logger = logging.getLogger("rfa.state")
 
 
 class RedisSessions:
-    """Sessions in one Redis server, over a bounded pool of connections that reconnect.
+    """Stores sessions in one Redis server, with a pool of connections.
 
     Args:
-        url: `redis://` or `rediss://`.
-        sealer: object that seals the records.
-        audience: audience, which is part of every key.
-        seconds: lifetime of an unused session.
-        connections: pool size.
-        timeout_seconds: maximum time to wait for a connection and for each answer.
-        password: password of Redis, if the URL contains none.
+        url: URL of the server, with the scheme `redis` or `rediss`.
+        sealer: Object that seals the records.
+        audience: Name of the deployment, which is part of every key.
+        seconds: Seconds after which an unused session expires.
+        connections: Maximum number of connections.
+        timeout_seconds: Maximum time to wait for a connection and for each reply.
+        password: Password of the server, if the URL does not contain it.
 
     Raises:
-        ValueError: If the URL is malformed.
+        ValueError: If the URL is invalid.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class RedisSessions:
             timeout=timeout_seconds,
             socket_timeout=timeout_seconds,
             socket_connect_timeout=timeout_seconds,
-            # Retry on a new connection, because Redis may have been restarted.
+            # A command is repeated once on a new connection, because Redis may have been restarted.
             retry=Retry(NoBackoff(), 1),
             retry_on_error=[RedisConnectionError, RedisTimeoutError],
         )
@@ -82,50 +82,50 @@ class RedisSessions:
         self._milliseconds = 1000 * seconds
 
     async def read(self, address: SessionAddress, max_bytes: int) -> Opened:
-        """Return the state of the session."""
+        """Return the state of a session."""
         async with _reporting_outages():
             record = await self._redis.get(self._key(address))
         if record is not None and len(record) > OVERHEAD_BYTES + _STEP.size + max_bytes:
-            logger.error("the session record is larger than any state of its model")
+            logger.error("a session record is rejected, because it is larger than all states of its model")
             raise unreadable()
         return self._open(record, address)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Raise `Conflict` if the session exists."""
+        """Check that a session does not exist yet. Raise `Conflict` if it exists."""
         async with _reporting_outages():
             found = await self._redis.exists(self._key(address))
         if found:
             raise exists()
 
     async def create(self, address: SessionAddress, state: Opened) -> None:
-        """Store a new session."""
+        """Create a session."""
         key, record = self._key(address), self._seal(state, address)
         async with _reporting_outages():
             stored = await self._redis.set(key, record, nx=True, px=self._milliseconds)
-            # The first attempt may have succeeded without an answer.
+            # If the command was repeated, the first attempt may have created the session.
             if not stored and await self._redis.get(key) != record:
                 raise exists()
 
     async def replace(self, address: SessionAddress, state: Opened, expected: int) -> None:
-        """Replace the state of a session if it is at step `expected`."""
+        """Replace the state of a session that is at the step `expected`."""
         key, record = self._key(address), self._seal(state, address)
         async with _reporting_outages():
             for _ in range(_ATTEMPTS):
                 if await self._compare_and_set(key, record, address, expected):
                     return
-                # Another writer interfered, or the connection broke after the write. Seals are unique, so finding our
-                # own record means that the write succeeded.
+                # Another request has changed the session, or the connection failed after the write. Sealed records are
+                # unique, so if the record is this one, the write has succeeded.
                 if await self._redis.get(key) == record:
                     return
         raise unavailable()
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         await self._redis.aclose()
 
     async def _compare_and_set(self, key: str, record: bytes, address: SessionAddress, expected: int) -> bool:
-        """Write a record if its step is the expected one. Return whether it was written. It is not if the transaction
-        was rejected."""
+        """Write a record if the session is at the expected step. Return False if the transaction was rejected, because
+        another request has changed the session."""
         async with self._redis.pipeline(transaction=True) as transaction:
             await transaction.watch(key)
             found = self._open(await transaction.get(key), address)
@@ -164,7 +164,7 @@ def _purpose(address: SessionAddress) -> str:
 
 @asynccontextmanager
 async def _reporting_outages() -> AsyncIterator[None]:
-    """Convert failures of Redis to errors of the service."""
+    """Context manager that converts errors of Redis to errors of this package."""
     try:
         yield
     except OutOfMemoryError:

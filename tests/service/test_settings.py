@@ -95,7 +95,7 @@ def test_a_name_like_no_other_is_refused_too(name: str) -> None:
 
 @pytest.mark.parametrize("name", RETIRED)
 def test_a_retired_name_is_refused_with_the_setting_that_replaces_it(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"{name} was removed; .* {RETIRED[name]}") as refused:
+    with pytest.raises(ConfigurationError, match=f"{name} is no longer supported; .* {RETIRED[name]}") as refused:
         check_names({name: "12345"})
     assert "12345" not in str(refused.value)
 

@@ -82,7 +82,7 @@ async def test_memory_sessions_have_the_bounds_of_the_settings() -> None:
 
 
 def test_memory_sessions_of_several_processes_stop_the_start() -> None:
-    with pytest.raises(ValueError, match="sessions=memory cannot be shared between processes"):
+    with pytest.raises(ValueError, match="RFA_SESSIONS=memory cannot be shared between processes"):
         make_keeper(settings(sessions="memory", processes=2, state_keys=ephemeral_key()))
 
 
@@ -115,5 +115,5 @@ except ValueError as error:
     result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
     assert (
         result.stdout.strip()
-        == "storing sessions in Redis needs a package; install it with pip install 'rfa-server[redis]'"
+        == "storing sessions in Redis requires an optional package; install it with pip install 'rfa-server[redis]'"
     ), result.stderr
