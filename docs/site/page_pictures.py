@@ -61,7 +61,7 @@ def picture_text(browser: Any, url: str, path: Path) -> None:
     page = open_page(browser, url, "#text?decode=both")
     page.locator("#text-decode option").first.wait_for(state="attached")
     page.click("#text-go")
-    page.locator("#text-told", has_text="The stronger").wait_for()
+    page.locator("#text-told", has_text="A stronger").wait_for()
     page.locator(".text").first.press("ArrowRight")
     _shoot(page, path)
     page.context.close()

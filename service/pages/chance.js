@@ -1,7 +1,7 @@
-/** Random numbers that are the same each time: a demonstration shows everybody the same. */
+/** Random numbers with fixed seeds, so that the examples are the same for all users. */
 
 /**
- * Uniform numbers in [0, 1), by Marsaglia's xorshift.
+ * A generator of uniform numbers in [0, 1): Marsaglia's xorshift.
  * @param {number} seed
  */
 export function even(seed) {
@@ -17,7 +17,7 @@ export function even(seed) {
 }
 
 /**
- * Standard normal numbers, by Box and Muller.
+ * A generator of standard normal numbers: the method of Box and Muller.
  * @param {number} seed
  */
 export function normal(seed) {

@@ -1,4 +1,4 @@
-/** Charts with one axis of time: alarms, and one chart for each component. */
+/** Charts with a common time axis: one chart for alarms and missing values, and one for each component. */
 
 import uPlot from "./vendor/uplot/uPlot.esm.js";
 import { make } from "./dom.js";
@@ -11,24 +11,24 @@ import { colour, onScheme } from "./scheme.js";
 /** @typedef {import("./picture.js").Picture} Picture */
 /**
  * @typedef {object} Options
- * @property {(row: number) => void} [onPick] a row was chosen
- * @property {(component: number, value: number | null) => void} [onHand] the pointer holds a measurement at this value;
- *     null when released
- * @property {number} [height] of a chart, in pixels
+ * @property {(row: number) => void} [onPick] called when a row is selected
+ * @property {(component: number, value: number | null) => void} [onHand] called when the pointer sets the next
+ *     measurements to a value; null when it is released
+ * @property {number} [height] height of a chart in pixels
  */
 
-/** Pixels for the numbers of an axis, and for each letter of longer ones. */
+/** Width in pixels of the numbers of an axis, and of each letter of longer numbers. */
 const AXIS = 66;
 const LETTER = 8;
 const AROUND_NUMBER = 18;
 const LANE = 52;
 /** Margin of the plot, in pixels. */
 const MARGIN = 8;
-/** Entries per pixel; more rows are drawn by their extremes. */
+/** Maximum number of entries per pixel. If there are more rows, their minima and maxima are drawn. */
 const DENSE = 1;
-/** Pixels around a click that it may mean. */
+/** Distance in pixels in which a click selects the row with the largest nis. */
 const NEAR = 3;
-/** Formats of times: from this step on, for each, and where a year or a day begins. */
+/** Formats of times: the minimum step, the format of each time, and those at the start of a year and of a day. */
 const CLOCK = /** @type {[number, string, string | null, string | null][]} */ ([
   [365 * 86400, "{YYYY}", null, null],
   [28 * 86400, "{MMM}", "\n{YYYY}", null],
@@ -44,16 +44,16 @@ export class Charts {
   /** @type {Picture | null} */
   #picture = null;
   #form = "";
-  /** @type {[number, number] | null} range of times; null is all */
+  /** @type {[number, number] | null} range of times that is shown; null means all */
   #range = null;
-  /** @type {[number, number]} the same in numbers */
+  /** @type {[number, number]} the limits of the range, also if all times are shown */
   #limits = [0, 1];
   /** @type {number | null} */
   #picked = null;
   #row = 0;
-  /** Width of the numbers of every axis. */
+  /** Width of the numbers of all axes. */
   #axisSize = AXIS;
-  /** Rows per entry of the plots. */
+  /** Number of rows for each entry of the plots. */
   #stride = 1;
   /** @type {Map<number, any[]>} columns by stride and chart */
   #columns = new Map();
@@ -98,7 +98,7 @@ export class Charts {
     this.#say(this.options.onHand ? last : Math.min(this.#row, last));
   }
 
-  /** Zooms about the middle. @param {number} factor */
+  /** Zooms around the middle of the range. @param {number} factor */
   zoom(factor) {
     if (!this.#picture) return;
     const [from, to] = this.#limits;
@@ -106,7 +106,7 @@ export class Charts {
     this.#setRange(middle - ((to - from) / 2) * factor, middle + ((to - from) / 2) * factor);
   }
 
-  /** @param {number} share of what is shown */
+  /** Moves the range. @param {number} share of its width */
   pan(share) {
     if (!this.#picture) return;
     const [from, to] = this.#limits;
@@ -119,7 +119,7 @@ export class Charts {
     this.#setRange(...this.#whole());
   }
 
-  /** Marks a row, and zooms to it. @param {number} row @param {number} [around] rows at either side */
+  /** Marks a row, and zooms to it. @param {number} row @param {number} [around] number of rows on each side */
   pick(row, around = 0) {
     if (!this.#picture) return;
     const { times } = this.#picture;
@@ -152,7 +152,7 @@ export class Charts {
     for (const plot of this.#plots) plot.setScale("x", { min, max });
   }
 
-  /** Adapts the stride to the pixels. @param {number} rows in view */
+  /** Adapts the stride to the width of the chart. @param {number} rows number of visible rows */
   #setStride(rows) {
     const stride = Math.min(this.#strideOf(rows), Math.max(...this.#columns.keys()));
     if (stride === this.#stride) return;
@@ -165,7 +165,7 @@ export class Charts {
     return Math.max(1, 2 ** Math.floor(Math.log2(rows / (DENSE * this.#width()))));
   }
 
-  /** Prepares the columns of every stride, which would take too long while moving. */
+  /** Computes the columns for all strides in advance, because this takes too long while the range is moved. */
   #thin() {
     const picture = this.#shownPicture();
     const whole = this.#plots.map((_, k) => (k ? columnsOf(picture, k - 1) : laneOf(picture)));
@@ -190,7 +190,7 @@ export class Charts {
   }
 
   /**
-   * The row with the largest nis within a few pixels: a click on a peak means it.
+   * The row with the largest nis within a few pixels, so that a click near a peak selects the peak.
    * @param {any} u @param {number} entry
    */
   #oddestNear(u, entry) {
@@ -205,7 +205,7 @@ export class Charts {
     return oddest;
   }
 
-  /** First and last row that a chart shows. @param {any} u @returns {[number, number]} */
+  /** The first and the last visible row. @param {any} u @returns {[number, number]} */
   #rowsOf(u) {
     const [from, to] = u.series[0].idxs ?? [0, -1];
     return [from * this.#stride, Math.min((to + 1) * this.#stride, this.#shownPicture().times.length) - 1];
@@ -315,7 +315,7 @@ export class Charts {
   }
 
   /**
-   * Width for these numbers; the other charts take the same, so that times are aligned.
+   * The width for the numbers of an axis. All charts use the largest width, so that their times are aligned.
    * @param {any} u @param {string[] | null} numbers
    */
   #widen(u, numbers) {
@@ -347,7 +347,7 @@ export class Charts {
           idx !== null && idx !== undefined && this.#say(this.#rowOf(idx)),
       ],
       setScale: [
-        // After dragging the others follow.
+        // Apply a zoom of one chart to the others.
         (/** @type {any} */ u, /** @type {string} */ name) => {
           const { min, max } = u.scales.x;
           const isNew = min !== this.#limits[0] || max !== this.#limits[1];
@@ -357,7 +357,7 @@ export class Charts {
     };
   }
 
-  /** Pointer events. @param {any} chart @param {number} k */
+  /** Listens to the pointer. @param {any} chart @param {number} k */
   #listen(chart, k) {
     const { over } = chart;
     const { onHand, onPick } = this.options;
@@ -448,5 +448,5 @@ export class Charts {
   }
 }
 
-/** Of one chart among so many, in pixels: some of a tall window. @param {number} charts */
+/** The height of a chart in pixels, given the number of charts. @param {number} charts */
 const heightOf = charts => Math.max(charts > 1 ? 220 : 320, (0.5 * innerHeight) / Math.sqrt(charts));

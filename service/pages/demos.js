@@ -1,9 +1,9 @@
-/** Example series, simulated here. */
+/** Simulated example series. */
 
 import { normal } from "./chance.js";
 
 /**
- * A series of POST /read.
+ * A series in the reply of POST /read.
  * @typedef {object} Series
  * @property {string | null} clock
  * @property {boolean} is_dated
@@ -22,7 +22,7 @@ const rounded = (value, digits = 2) => Number(value.toFixed(digits));
 /** @param {number} t */
 const daily = t => Math.sin((2 * Math.PI * (t - BEGIN - 9 * HOUR)) / DAY);
 
-/** @returns {Series} Two weeks of a room, every half hour; the window stood open on the last day but one. */
+/** @returns {Series} The temperature of a room in two weeks, every half hour. A window is open near the end. */
 function room() {
   const noise = normal(11);
   const times = Array.from({ length: 14 * 48 }, (_, i) => BEGIN + (i * HOUR) / 2);
@@ -36,7 +36,7 @@ function room() {
   return { clock: "time", is_dated: true, times, values: { "temperature (°C)": values }, notes: [] };
 }
 
-/** @returns {Series} Requests of a shop, by the hour: few at night and on Sundays, and more since it was advertised. */
+/** @returns {Series} Hourly requests of a shop: few at night and on Sundays, and more after an advertisement. */
 function requests() {
   const noise = normal(5);
   const times = Array.from({ length: 28 * 24 }, (_, i) => BEGIN + i * HOUR);
@@ -48,7 +48,7 @@ function requests() {
   return { clock: "time", is_dated: true, times, values: { "requests per minute": values }, notes: [] };
 }
 
-/** @returns {Series} Two measurements of a machine at uneven times; the one often fails. */
+/** @returns {Series} Two measurements of a machine at irregular times. One of them is often missing. */
 function machine() {
   const noise = normal(3);
   const temperature = [];
@@ -72,7 +72,7 @@ function machine() {
   };
 }
 
-/** @returns {Series} The two parts of an oscillator that the bundle `linear` describes; times have no date. */
+/** @returns {Series} The two components of the oscillator that the bundle `linear` filters. Times are not dates. */
 function oscillator() {
   const noise = normal(8);
   const times = Array.from({ length: 240 }, (_, i) => rounded(i / 5, 3));
@@ -87,12 +87,12 @@ function oscillator() {
 }
 
 /**
- * A solution of x' = [[0.9, -2], [1, -1.1]] x without its decay: what `linear` filters.
+ * A solution of x' = [[0.9, -2], [1, -1.1]] x without its decay, which is the system of the bundle `linear`.
  * @param {number} t
  */
 export const oscillation = t => [Math.cos(t), (Math.cos(t) + Math.sin(t)) / 2];
 
-/** @returns {Series} Two weeks of a metric by the minute: to look around in. */
+/** @returns {Series} A metric in two weeks, every minute, as an example of a long series. */
 function long() {
   const noise = normal(21);
   const times = Array.from({ length: 20_000 }, (_, i) => BEGIN + 60 * i);

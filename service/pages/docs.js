@@ -1,4 +1,4 @@
-/** The OpenAPI document for people, each operation with what it takes and answers, and a place to try it. */
+/** A page that shows the OpenAPI document: each operation with its body and its responses, and a form to send it. */
 
 import { byId, make } from "./dom.js";
 import { askForKey } from "./key.js";
@@ -12,13 +12,13 @@ const BOUNDS = {
   exclusiveMaximum: "<",
   maxLength: "length ≤",
 };
-/** Of an answer that is tried, so much is shown. */
+/** Maximum number of characters of a response that are shown. */
 const LONGEST = 20_000;
 
 /** @param {string} reference */
 const nameOf = reference => reference.split("/").pop() ?? "";
 
-/** A description, in which code stands between backticks. @param {string} text @returns {(Node | string)[]} */
+/** A description as nodes. Text between backticks becomes code. @param {string} text @returns {(Node | string)[]} */
 const described = text => text.split("`").map((part, k) => (k % 2 ? make("code", {}, part) : part));
 
 /**
@@ -105,7 +105,7 @@ function answers(name, responses) {
 }
 
 /**
- * A form to send an example, as it is or edited.
+ * A form for sending an example, which can be edited.
  * @param {string} method
  * @param {string} path
  * @param {any[]} examples

@@ -1,4 +1,4 @@
-/** Elements: found, made, filled. */
+/** Functions that find, create and fill elements. */
 
 /**
  * The element with this id, which must exist.
@@ -12,9 +12,9 @@ export function byId(id) {
 }
 
 /**
- * A new element.
+ * Creates an element.
  * @param {string} name
- * @param {Record<string, string | number | boolean | null>} [attributes] null and false omit one
+ * @param {Record<string, string | number | boolean | null>} [attributes] attributes that are null or false are omitted
  * @param {...(Node | string)} children
  * @returns {any}
  */
@@ -28,8 +28,8 @@ export function make(name, attributes = {}, ...children) {
 }
 
 /**
- * A table with a header.
- * @param {string[]} head a name that begins with # is a column of numbers
+ * Creates a table with a header.
+ * @param {string[]} head names of the columns; # at the beginning marks a column of numbers
  * @param {(Node | string)[][]} rows
  */
 export function table(head, rows) {
@@ -46,9 +46,9 @@ export function table(head, rows) {
 }
 
 /**
- * Sets a select's options; keeps the selection if it still exists.
+ * Sets the options of a select. The selection does not change if it still exists.
  * @param {HTMLSelectElement} select
- * @param {[string, string][]} options value and what is shown
+ * @param {[string, string][]} options value and text of each option
  */
 export function fillSelect(select, options) {
   const before = select.value || select.dataset.wanted || "";
@@ -57,7 +57,7 @@ export function fillSelect(select, options) {
 }
 
 /**
- * Calls `work` after a pause, with the last arguments.
+ * Wraps a function so that it is called once, with the last arguments, after a pause without calls.
  * @template {any[]} Given
  * @param {(...given: Given) => void} work
  */

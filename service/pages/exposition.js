@@ -1,4 +1,4 @@
-/** The Prometheus text of /metrics. */
+/** Parse the reply of /metrics, which is in the text format of Prometheus. */
 
 /** @typedef {{name: string, labels: Record<string, string>, value: number}} Sample */
 
@@ -18,10 +18,10 @@ export function samples(text) {
 }
 
 /**
- * Sum of a metric over all processes.
+ * The sum of a metric over all processes.
  * @param {Sample[]} all
  * @param {string} name
- * @param {Record<string, string>} [labels] that it has
+ * @param {Record<string, string>} [labels] labels that the samples must have
  */
 export const total = (all, name, labels = {}) =>
   all.filter(sample => sample.name === name && has(sample, labels)).reduce((sum, { value }) => sum + value, 0);
@@ -30,7 +30,7 @@ export const total = (all, name, labels = {}) =>
 const has = (sample, labels) => Object.entries(labels).every(([name, value]) => sample.labels[name] === value);
 
 /**
- * A histogram over all processes and labels: the count between each bound and the previous one.
+ * A histogram over all processes and labels, with the count between each bound and the previous one.
  * @param {Sample[]} all
  * @param {string} name
  * @returns {{upTo: number, count: number}[]}
@@ -48,7 +48,7 @@ export function histogram(all, name) {
 }
 
 /**
- * An upper bound of a quantile; NaN for an empty histogram.
+ * An upper bound on a quantile. It is NaN for an empty histogram.
  * @param {{upTo: number, count: number}[]} bins
  * @param {number} share
  */

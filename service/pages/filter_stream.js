@@ -1,15 +1,15 @@
-/** A live filter over a WebSocket: one frame per measurement, and one reply. */
+/** A live filter over a WebSocket. Each measurement is sent in a frame, and the server replies to each frame. */
 
 import { key } from "./key.js";
 import { get, openSocket } from "./server_calls.js";
 
-/** Measurements without a reply, at most. */
+/** Maximum number of measurements without a reply. */
 const MOST_UNANSWERED = 16;
-/** Frames that are kept for copying. */
+/** Maximum number of frames that are kept for copying. */
 const MOST_KEPT = 40;
 
 export class FilterStream {
-  /** @type {object[]} sent frames: the first, and some measurements */
+  /** @type {object[]} the first frame, and the frames of the first measurements */
   frames = [];
   /** Number of sent measurements. */
   measured = 0;
@@ -18,7 +18,7 @@ export class FilterStream {
   #isOver = false;
   /** @type {WebSocket | null} */
   #socket = null;
-  /** @type {((state: string | null) => void) | null} resolves `close` */
+  /** @type {((state: string | null) => void) | null} resolves the promise of `close` */
   #closed = null;
 
   /**
@@ -57,7 +57,7 @@ export class FilterStream {
     });
   }
 
-  /** Closes without a closing frame. */
+  /** Closes the connection without ending the stream. */
   drop() {
     this.#isOver = true;
     this.#socket?.close();
@@ -85,17 +85,17 @@ export class FilterStream {
       this.hear.onRefused(document.error.message);
     } else if (document.error) this.#fail(document.error.message);
     else if (document.done && this.#closed) this.#end(document.state);
-    else if (document.done) this.#fail("The server has ended the stream: begin again from the start.");
+    else if (document.done) this.#fail("The server has ended the stream. Begin again from the start.");
     else {
       this.#unanswered--;
       this.hear.onStep(document);
     }
   }
 
-  /** Browsers hide why a handshake was refused. A request shows it, and asks for a key if needed. */
+  /** Browsers hide why a handshake was rejected. A request finds the reason, and asks for a key if needed. */
   async #lost() {
     if (this.#isOver) return;
-    if (this.frames.length) return this.#fail("The connection to the server was lost: begin again from the start.");
+    if (this.frames.length) return this.#fail("The connection to the server was lost. Begin again from the start.");
     const before = key();
     const error = await get("info").then(
       () => null,
@@ -103,7 +103,7 @@ export class FilterStream {
     );
     if (this.#isOver) return;
     if (key() !== before) this.#open();
-    else this.#fail(error?.message ?? "The server refused to open the stream: try again from the start.");
+    else this.#fail(error?.message ?? "The server refused to open the stream. Try again from the start.");
   }
 
   /** @param {string | null} state */

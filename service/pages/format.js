@@ -1,13 +1,13 @@
-/** Numbers and times as people read them; times in UTC, as the server reads clocks that name no zone. */
+/** Format numbers and times. Times are shown in UTC, because the server reads times without a time zone as UTC. */
 
 import { extremes } from "./lines.js";
 
-/** Digits that a number has at least, where it has so many; and at most, as float64 has no more. */
+/** Default number of significant digits, and the maximum, because float64 has no more. */
 const DIGITS = 4;
 const MOST_DIGITS = 15;
-/** Of what a column spans, so small a part is told. */
+/** Smallest difference that is shown, relative to the range of a column. */
 const FINEST = 1e-2;
-/** Below and from here on, numbers are written as powers of ten. */
+/** Numbers below SMALL and from LARGE on are written as powers of ten. */
 const SMALL = 1e-4;
 const LARGE = 1e9;
 const whole = new Intl.NumberFormat("en-GB", { maximumFractionDigits: 0 });
@@ -35,7 +35,7 @@ function formatOf(options) {
 /** @param {number} size */
 const isPower = size => size >= LARGE || (size > 0 && size < SMALL);
 
-/** @param {number | null | undefined} value @param {number} [digits] that count, at most */
+/** @param {number | null | undefined} value @param {number} [digits] maximum number of significant digits */
 export function number(value, digits = DIGITS) {
   if (value === null || value === undefined) return "–";
   const notation = isPower(Math.abs(value)) ? "scientific" : "standard";
@@ -43,16 +43,16 @@ export function number(value, digits = DIGITS) {
 }
 
 /**
- * Digits that distinguish numbers of this size with such differences: a meter at a million changes by ones.
+ * The number of digits that distinguish numbers of a size that differ by a step, such as 1,000,000 and 1,000,001.
  * @param {number} size @param {number} step
  */
 function digitsFor(size, step) {
-  const parts = size / step; // not a number, or no end of them, where nothing differs
+  const parts = size / step; // NaN or infinity if the step is 0
   return Number.isFinite(parts) ? Math.max(DIGITS, Math.min(MOST_DIGITS, Math.ceil(Math.log10(parts)) + 1)) : DIGITS;
 }
 
 /**
- * A formatter for the numbers of a column: equal decimals, or powers of ten.
+ * A function that formats the numbers of a column with equal decimals, or as powers of ten.
  * @param {(number | null)[]} column
  * @returns {(value: number | null | undefined) => string}
  */
@@ -65,12 +65,12 @@ export function tellerOf(column) {
   const decimals = notation === "standard" && size ? Math.max(0, digits - 1 - Math.floor(Math.log10(size))) : digits - 1;
   const fixed = { minimumFractionDigits: decimals, maximumFractionDigits: decimals, signDisplay: "negative", notation };
   const format = formatOf(/** @type {Intl.NumberFormatOptions} */ (fixed));
-  // Early intervals are very wide: decimals of such numbers mean nothing.
+  // The first intervals can be very wide, and decimals of their bounds are not meaningful.
   const isBeyond = (/** @type {number} */ value) => notation === "standard" && Math.abs(value) >= LARGE;
   return value => (value === null || value === undefined || isBeyond(value) ? number(value) : format.format(value));
 }
 
-/** Marks of an axis, as numbers that differ. @param {number[]} marks at even steps, upwards */
+/** Formats the marks of an axis so that they differ. @param {number[]} marks in equal steps, ascending */
 export function axisNumbers(marks) {
   const largest = Math.max(...marks.map(Math.abs), 0);
   const digits = digitsFor(largest, marks.length > 1 ? (marks[1] - marks[0]) / 10 : 0); // a step may be 2.5
@@ -83,16 +83,16 @@ export const percent = (share, digits = 0) => `${(100 * share).toFixed(digits)} 
 
 /**
  * A time of a series.
- * @param {number} t seconds since 1970 where there are dates
+ * @param {number} t time; seconds since 1970 if times are dates
  * @param {boolean} isDated
  */
 export const time = (t, isDated) => (isDated ? moment.format(1000 * t) : number(t));
 
-/** Rarer than this is not told: no series is long enough to know. */
+/** Largest rarity that is shown, because no series is long enough to estimate a larger one. */
 const RAREST = 1e6;
 
 /**
- * Rarity as text: "about one in 5,000".
+ * Rarity as text, such as "about one in 5,000".
  * @param {number} anomaly of a reply, 1 minus a probability
  */
 export function rarity(anomaly) {

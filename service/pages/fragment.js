@@ -1,8 +1,9 @@
-/** The current view in the fragment of the address, which can be shared and is not sent to the server.
+/**
+ * The current view in the fragment of the address. The address can be shared. The fragment is not sent to the server.
  *
  *     #series?demo=room&model=auto&levels=50,90
  *
- * It has no key and no file.
+ * It does not contain the API key or a file.
  */
 
 import { byId } from "./dom.js";
@@ -14,7 +15,7 @@ export function shown() {
 }
 
 /**
- * Stores the current view, without a new entry in the browser's history; hidden tabs do nothing.
+ * Stores the current view in the address, without a new entry in the history of the browser. Hidden tabs are ignored.
  * @param {string} tab
  * @param {URLSearchParams} [fields]
  */
@@ -25,7 +26,7 @@ export function show(tab, fields) {
 }
 
 /**
- * The changed fields of a form, without files and `data-private` ones.
+ * The fields of a form that differ from their defaults, without files and fields with `data-private`.
  * @param {HTMLFormElement} form
  */
 export function fieldsOf(form) {
@@ -42,7 +43,7 @@ export function fieldsOf(form) {
 }
 
 /**
- * Fills a form; a select without that option yet keeps it for `fillSelect`.
+ * Fills a form. If a select does not have an option yet, the value is stored for `fillSelect`.
  * @param {HTMLFormElement} form
  * @param {URLSearchParams} fields
  */
@@ -56,7 +57,10 @@ export function fillForm(form, fields) {
   }
 }
 
-/** Anybody can write a link: what is no option changes nothing. @param {HTMLSelectElement} select @param {string} value */
+/**
+ * Selects an option, if it exists; a link may contain any value.
+ * @param {HTMLSelectElement} select @param {string} value
+ */
 function choose(select, value) {
   select.dataset.wanted = value;
   if ([...select.options].some(option => option.value === value)) select.value = value;

@@ -1,10 +1,10 @@
-/** The API key: requested when the server needs one, and stored only in this tab's session storage. */
+/** The API key. It is requested when the server requires one, and stored only in the session storage of the tab. */
 
 import { make } from "./dom.js";
 import { storage } from "./storage.js";
 
 const NAME = "rfa-key";
-/** Last input, for browsers without storage. */
+/** The last key that was entered, for browsers without storage. */
 let given = "";
 
 const input = make("input", { type: "password", id: "key-input", autocomplete: "off", "aria-describedby": "key-said" });
@@ -16,7 +16,11 @@ const dialog = make(
     "form",
     { method: "dialog" },
     make("h2", { id: "key-title" }, "API key"),
-    make("p", {}, "This server may need a key. It stays in this tab until you close it; only this server gets it."),
+    make(
+      "p",
+      {},
+      "The server may require an API key. It is stored in this tab until you close it, and only sent to this server.",
+    ),
     make("p", {}, make("label", { for: "key-input" }, "Key"), " ", input),
     said,
     make(
@@ -29,25 +33,25 @@ const dialog = make(
 );
 document.body.append(dialog);
 
-/** @returns {string} "" without one */
+/** @returns {string} the key, or "" if there is none */
 export const key = () => storage(() => sessionStorage.getItem(NAME)) ?? given;
 
 /** @returns {Record<string, string>} */
 export const keyHeader = () => (key() ? { Authorization: `Bearer ${key()}` } : {});
 
-/** Subprotocols of a WebSocket, for which browsers cannot set headers. */
+/** The subprotocols of a WebSocket. They contain the key, because browsers cannot set headers of WebSockets. */
 export function keyProtocols() {
   if (!key()) return ["rfa.v1"];
   const text = btoa(String.fromCharCode(...new TextEncoder().encode(key())));
   return ["rfa.v1", `rfa.key.${text.replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "")}`];
 }
 
-/** Characters that a header can have. */
+/** Keys that can be sent in a header. */
 const SENDABLE = /^[!-~]*$/;
 
 function check() {
   const isValid = SENDABLE.test(input.value.trim());
-  said.textContent = isValid ? "" : "A key has English letters, digits and symbols, and no spaces.";
+  said.textContent = isValid ? "" : "A key can only contain English letters, digits and symbols, and no spaces.";
   input.setCustomValidity(said.textContent);
 }
 
@@ -57,8 +61,8 @@ input.addEventListener("input", check);
 let pending = null;
 
 /**
- * Asks for a key; concurrent calls share one dialog.
- * @returns {Promise<boolean>} whether one was given
+ * Asks for a key. Concurrent calls share one dialog.
+ * @returns {Promise<boolean>} whether a key was entered
  */
 export function askForKey() {
   pending ??= new Promise(resolve => {

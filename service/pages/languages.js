@@ -1,20 +1,20 @@
-/** A request as a program makes it: for curl, Python and JavaScript. */
+/** Convert requests to programs for curl, Python and JavaScript. */
 
 import { key } from "./key.js";
 
 /**
  * @typedef {object} Call
  * @property {string} path without a leading slash
- * @property {object} [body] of JSON
- * @property {string} [file] the name of a file that is sent
- * @property {boolean} [isPacked] by gzip, as it is sent
- * @property {any[]} [frames] that were sent over a WebSocket, the first and those of some measurements
- * @property {number} [measured] how many measurements were sent
- * @property {boolean} [isRead] by GET, and its answer is text
- * @property {boolean} [isOfStream] what went over a WebSocket, as one request
+ * @property {object} [body] JSON body
+ * @property {string} [file] name of the file that is sent as the body
+ * @property {boolean} [isPacked] whether the file is compressed with gzip
+ * @property {any[]} [frames] the first frame and the frames of the first measurements that were sent over a WebSocket
+ * @property {number} [measured] number of measurements that were sent
+ * @property {boolean} [isRead] whether this is a GET request whose response is text
+ * @property {boolean} [isOfStream] whether this request replaces frames that were sent over a WebSocket
  */
 
-/** Longer bodies are kept in a file of their own. */
+/** Maximum number of characters of a body in a program. Longer bodies are stored in a file. */
 const LONGEST = 3000;
 const BODY_FILE = "request.json";
 
@@ -23,9 +23,9 @@ const CALLS = { curl, Python: python, JavaScript: javascript };
 export const LANGUAGES = Object.keys(CALLS);
 
 /**
- * Several calls as one program, with separate names and one block of imports.
- * @param {string} language of LANGUAGES
- * @param {[Call, string][]} calls each with its address
+ * Converts several calls to one program with one block of imports.
+ * @param {string} language one of LANGUAGES
+ * @param {[Call, string][]} calls each call with its address
  */
 export function program(language, calls) {
   const parts = calls.map(([call, url]) => CALLS[language](call, url));
@@ -39,7 +39,7 @@ export function program(language, calls) {
   return [...(imports.size ? [[...imports].sort(plainFirst).join("\n")] : []), ...bodies].join("\n\n");
 }
 
-/** Modules before what is taken from modules, as Python's own order has it. @param {string} a @param {string} b */
+/** Order of imports: `import` before `from`, as is usual in Python. @param {string} a @param {string} b */
 const plainFirst = (a, b) => Number(a.startsWith("from ")) - Number(b.startsWith("from ")) || (a < b ? -1 : 1);
 
 /** @param {Call} call */
@@ -48,7 +48,7 @@ export const bodyOf = call => JSON.stringify(call.body);
 export const isLong = call => call.body !== undefined && bodyOf(call).length > LONGEST;
 /** @param {Call} call */
 const isText = call => Boolean(call.isRead || /** @type {any} */ (call.body)?.stream);
-/** @param {Call} call the file that its body is in, where it is in one */
+/** The name of the file that contains the body, or null if there is none. @param {Call} call */
 const fileOf = call => call.file ?? (isLong(call) ? BODY_FILE : null);
 /** @param {Call} call */
 const mediaOf = call => `application/${call.file ? "octet-stream" : "json"}`;
@@ -72,13 +72,13 @@ function curl(call, url) {
       `--data-binary ${call.isPacked ? "@-" : file ? `@${quoted(file)}` : quoted(bodyOf(call))}`,
     );
   }
-  const note = call.isOfStream ? ["# curl has no WebSocket: the same observations as one request"] : [];
+  const note = call.isOfStream ? ["# curl cannot use a WebSocket. This request contains the same observations."] : [];
   return [...note, ...leftOut(call, "#"), parts.join(" \\\n  ")].join("\n");
 }
 
 /**
- * A call for a language: for curl, a WebSocket becomes one request.
- * @param {string} language of LANGUAGES
+ * The call for a language. For curl, the frames of a WebSocket become one request.
+ * @param {string} language one of LANGUAGES
  * @param {Call} call
  * @returns {Call}
  */
@@ -89,7 +89,10 @@ export function madeBy(language, call) {
   return { ...call, path: "filter", body, isOfStream: true };
 }
 
-/** A comment, where not all measurements are in the program. @param {Call} call @param {string} sign of comments */
+/**
+ * A comment if the program does not contain all measurements.
+ * @param {Call} call @param {string} sign start of a comment
+ */
 function leftOut({ frames = [null], measured = 0 }, sign) {
   const kept = frames.length - 1;
   return measured > kept ? [`${sign} The first ${kept} of the ${measured} measurements so far.`] : [];

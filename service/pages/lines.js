@@ -1,4 +1,4 @@
-/** The lines and bands of a chart, as uPlot takes them. */
+/** The lines and bands of a chart, in the form that uPlot uses. */
 
 import { colour } from "./scheme.js";
 
@@ -11,11 +11,11 @@ import { colour } from "./scheme.js";
 export const laneOf = picture => [picture.times, new Array(picture.times.length).fill(1)];
 
 /**
- * Thinned columns, for a chart with fewer pixels than rows: two entries have the least and the largest value of a
- * line, or the outer one of a limit.
- * @param {any} columns of `columnsOf` or `laneOf`
- * @param {number} limits columns after the times that are limits, upper and lower in turns
- * @param {number} stride rows for each entry
+ * Thins out columns for a chart with fewer pixels than rows. Each pair of entries contains the minimum and the maximum
+ * of several rows. For the bounds of an interval, both entries contain the outer value.
+ * @param {any} columns result of `columnsOf` or `laneOf`
+ * @param {number} limits number of columns after the times that are bounds of intervals, alternately upper and lower
+ * @param {number} stride number of rows for each entry
  */
 export function coarse([times, ...columns], limits, stride) {
   const last = times.length - 1;
@@ -39,7 +39,8 @@ export function coarse([times, ...columns], limits, stride) {
   ];
 }
 
-/** @param {Column} column @param {number} from @param {number} to before this row @returns {[number | null, number | null]} */
+/** The minimum and maximum of the rows from `from` to before `to`.
+ * @param {Column} column @param {number} from @param {number} to @returns {[number | null, number | null]} */
 export function extremes(column, from, to) {
   let [low, high] = [Infinity, -Infinity];
   for (let row = from; row < to; row++) {
@@ -51,7 +52,7 @@ export function extremes(column, from, to) {
   return low > high ? [null, null] : [low, high];
 }
 
-/** Columns of a component that are limits. @param {Component} component */
+/** The number of columns of a component that are bounds of intervals. @param {Component} component */
 export const limitsOf = ({ bands, fan }) => 2 * (bands.length + fan.length);
 
 /**
@@ -82,7 +83,7 @@ export function seriesOf({ bands, fan, smoothed, samples }) {
     width,
     points,
   });
-  // The axis ignores these: early intervals are very wide.
+  // The range of the axis does not depend on these columns, because the first intervals can be very wide.
   const edge = { width: 0, points, auto: false };
   const edgeAhead = { width: 0, points };
   return [
@@ -93,7 +94,7 @@ export function seriesOf({ bands, fan, smoothed, samples }) {
     ...(smoothed ? [{ ...line("second", 1.8), auto: false }] : []),
     line("estimate", 1.8),
     ...(fan.length ? [line("forecast", 1.8)] : []),
-    // Drawn by `paintMeasured`; here for the range of the axis.
+    // `paintMeasured` draws this column. It is included for the range of the axis.
     { stroke: "transparent", points, paths: () => null },
   ];
 }

@@ -1,4 +1,4 @@
-/** The live tab: measurements, their timing and disturbances. */
+/** The tab with a live stream. It sends measurements, to which users can add disturbances. */
 
 import { byId, fillSelect } from "./dom.js";
 import { fieldsOf, fillForm, show } from "./fragment.js";
@@ -9,7 +9,7 @@ import { SOURCES } from "./sources.js";
 import { meaning } from "./words.js";
 
 const TAB = "live";
-/** A spike, and the largest shift of the slider, in amplitudes of the source. */
+/** Size of a spike, and the largest shift of the slider, relative to the amplitude of the source. */
 const SPIKE = 3;
 const FURTHEST_SHIFT = 2;
 
@@ -21,7 +21,7 @@ let source = SOURCES.wave.make();
 let row = 0;
 let timer = 0;
 let spike = 0;
-/** @type {{component: number, value: number} | null} a measurement set by the pointer */
+/** @type {{component: number, value: number} | null} measurement that is set with the pointer */
 let hand = null;
 
 /** @param {URLSearchParams} fields of the address */
@@ -43,7 +43,7 @@ export async function startLive(fields) {
   await begin(fields.get("state"));
 }
 
-/** Starts the streams, after the models are known. @param {string | null} state */
+/** Loads the list of models, and starts the streams. @param {string | null} state */
 async function begin(state) {
   try {
     await offerFilters(byId("live-first"), "default");
@@ -93,7 +93,7 @@ function pause() {
   byId("live-play").textContent = "Play";
 }
 
-/** Starts new streams; the first one from a state, if given. @param {string | null} state */
+/** Starts new streams. The first one continues from a state, if there is one. @param {string | null} state */
 function restart(state) {
   pause();
   byId("live-error").textContent = "";
@@ -114,7 +114,7 @@ function onHand(component, value) {
   hand = value === null ? null : { component, value: plain(value) };
 }
 
-/** A continued stream starts after its state. @param {number} index */
+/** Skips the rows before the state of a continued stream. @param {number} index */
 function onReady(index) {
   row = Math.max(row, index);
 }
@@ -125,7 +125,7 @@ function onFailure(message) {
   byId("live-error").textContent = message;
 }
 
-/** Sends the next measurement, with disturbances, to every stream. */
+/** Sends the next measurement with its disturbances to all streams. */
 function measure() {
   if (!panes.length || !panes.every(({ stream }) => stream?.isFree)) return;
   const next = source.row(row);
@@ -144,7 +144,7 @@ function measure() {
 async function save() {
   pause();
   const state = await panes[0].save(byId("live-first").value);
-  if (!state) return onFailure("There is no state to save: the stream has ended.");
+  if (!state) return onFailure("There is no state to save, because the stream has ended.");
   byId("live-state").value = state;
   byId("live-state-part").open = true;
   const fields = fieldsOf(form);

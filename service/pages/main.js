@@ -1,4 +1,4 @@
-/** The page and its tabs, which start when they are first opened. */
+/** The page and its tabs. A tab is loaded when it is first opened. */
 
 import { byId } from "./dom.js";
 import { show, shown } from "./fragment.js";
@@ -13,12 +13,14 @@ const STARTS = {
   server: async () => (await import("./server.js")).startServer(),
 };
 const NAMES = Object.keys(STARTS);
-/** Note on the link to a tab; null for the usual one. @type {Record<string, () => string | null>} */
+/** Note on the link to a tab; null for the default note. @type {Record<string, () => string | null>} */
 const WITHOUT = {
   series: () =>
-    byId("series-demo").value ? null : "It has your options, but no key and no file: whoever opens it needs the file.",
-  live: () => "It has your options, but no key and no state: save the state for that.",
-  text: () => "It has the prompt and your options, but no key; Generate writes the same text again.",
+    byId("series-demo").value
+      ? null
+      : "It contains your options, but not the key or the file. Whoever opens it needs the file.",
+  live: () => "It contains your options, but not the key or the state. To share the state, save it.",
+  text: () => "It contains the prompt and your options, but not the key. Generate writes the same text again.",
 };
 /** Last address of each tab. @type {Record<string, string>} */
 const left = {};
@@ -74,7 +76,7 @@ function listen() {
   keepPage();
 }
 
-/** Prevent leaving the page: by a form without a listener yet, or a file dropped in another place. */
+/** Prevents that the page is left when a form has no listener yet, or a file is dropped in a wrong place. */
 function keepPage() {
   document.addEventListener("submit", event => {
     if (/** @type {HTMLFormElement} */ (event.target).method !== "dialog") event.preventDefault();
@@ -89,13 +91,13 @@ function keepPage() {
 
 async function share() {
   const said = byId("share-said");
-  const note = WITHOUT[open]?.() ?? "It shows this view, without the key.";
+  const note = WITHOUT[open]?.() ?? "It shows this view, and does not contain the key.";
   said.hidden = false;
   try {
     await navigator.clipboard.writeText(location.href);
     said.textContent = `The link is copied. ${note}`;
   } catch {
-    said.textContent = `The link is the address of this page: copy it there. ${note}`;
+    said.textContent = `The link is the address of this page. Copy it from the address bar. ${note}`;
   }
 }
 

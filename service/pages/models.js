@@ -1,10 +1,10 @@
-/** The models of this server. */
+/** The models of the server. */
 
 import { fillSelect } from "./dom.js";
 import { get } from "./server_calls.js";
 
 /**
- * A model of /info.
+ * A model in the reply of /info.
  * @typedef {object} Model
  * @property {string} name
  * @property {string} kind
@@ -19,7 +19,7 @@ import { get } from "./server_calls.js";
 /** @type {Promise<any> | null} */
 let asked = null;
 
-/** GET /info, requested once; again after a failure. */
+/** The reply of GET /info. It is requested once, and again after a failure. */
 export function info() {
   asked ??= get("info").catch(error => {
     asked = null;
@@ -32,9 +32,9 @@ export function info() {
 const models = async () => (await info()).models;
 
 /**
- * Fills a choice of the filter models once.
+ * Fills a select with the names of the filters, if it is empty.
  * @param {HTMLSelectElement} select
- * @param {string} nothing label of no model
+ * @param {string} nothing label of the option without a model
  */
 export async function offerFilters(select, nothing) {
   if (select.options.length > 1) return;

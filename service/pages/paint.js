@@ -1,19 +1,19 @@
-/** What is painted on the canvas of a chart beside uPlot's lines and bands. */
+/** Paint measurements, marks and alarms on the canvas of a chart, in addition to the lines and bands of uPlot. */
 
 import { colour } from "./scheme.js";
 
 /** @typedef {import("./picture.js").Picture} Picture */
 
-/** Shades of a measurement, by its weight. */
+/** Number of shades of measurements, which show their weight, and the opacity of the faintest one. */
 const SHADES = 6;
 const FAINTEST = 0.4;
-/** Measurements are circles; more of them than this are squares of two pixels. */
+/** Measurements are drawn as circles. If there are more than this, they are squares of two pixels. */
 const MANY = 4000;
-/** In pixels of the page. */
+/** Radius of a circle, in pixels of the page. */
 const RADIUS = 2.3;
 
 /**
- * Measurements, fainter by weight.
+ * Paints measurements. Those with a smaller weight are fainter.
  * @param {any} u a chart of uPlot
  * @param {Picture} picture
  * @param {number} k component
@@ -46,7 +46,7 @@ function fillCircles(u, { weight, times, components }, k, from, to) {
 }
 
 /**
- * Measurements as squares in an image: filling shapes on a canvas takes ten times as long.
+ * Paints measurements as squares in an image, because filling shapes on a canvas takes ten times as long.
  * @param {any} u @param {Picture} picture @param {number} k @param {number} from @param {number} to
  */
 function setPixels(u, { weight, times, components }, k, from, to) {
@@ -80,7 +80,7 @@ function setPixels(u, { weight, times, components }, k, from, to) {
 let kept = null;
 
 /**
- * An empty image and its canvas, shared by charts of one size.
+ * An empty image and its canvas, which charts of the same size share.
  * @param {number} width
  * @param {number} height
  */
@@ -93,7 +93,7 @@ function sheetOf(width, height) {
 }
 
 /**
- * A line at a row, and a ring around the measurement.
+ * Paints a line at a row, and a ring around its measurement.
  * @param {any} u a chart of uPlot
  * @param {Picture} picture
  * @param {number} k component
@@ -121,8 +121,8 @@ export function paintPicked(u, { times, components }, k, row) {
 }
 
 /**
- * Alarms above, missing values below.
- * @param {any} u the lane, a chart of uPlot
+ * Paints alarms in the upper half and missing values in the lower half.
+ * @param {any} u the chart of uPlot for alarms and missing values
  * @param {Picture} picture
  * @param {[number, number]} shown first and last row
  */
@@ -150,7 +150,7 @@ function fill({ ctx }, path, style) {
   ctx.fill(path);
 }
 
-/** Whatever `draw` draws, inside of the plot. @param {any} u @param {() => void} draw */
+/** Calls `draw`, and clips what it draws to the plot. @param {any} u @param {() => void} draw */
 function clipped({ ctx, bbox }, draw) {
   ctx.save();
   ctx.beginPath();

@@ -1,11 +1,11 @@
-/** One live filter: its chart, and how it used the last measurement. */
+/** One live filter, with its chart and a sentence on how it used the last measurement. */
 
 import { Charts } from "./charts.js";
 import { make } from "./dom.js";
 import { count, percent, tellerOf } from "./format.js";
 import { FilterStream } from "./filter_stream.js";
 
-/** Rows in the chart. */
+/** Number of rows in the chart. */
 const ROWS = 240;
 const LEVELS = [0.9, 0.5];
 const FIELDS = ["mean", "weight", "innovation", "nis", "anomaly", "alarm", "interval"];
@@ -14,7 +14,7 @@ const ALARM_RATE = 0.001;
 /**
  * @typedef {object} Hearing
  * @property {(component: number, value: number | null) => void} onHand see `charts.js`
- * @property {(index: number) => void} onReady how many measurements the state has
+ * @property {(index: number) => void} onReady called with the number of measurements in the initial state
  * @property {(message: string) => void} onFailure
  */
 
@@ -43,7 +43,7 @@ export class Pane {
   }
 
   /**
-   * Begins, or goes on from a state.
+   * Starts a stream, or continues one from a state.
    * @param {import("./sources.js").Source} source
    * @param {string} model
    * @param {string | null} state
@@ -77,7 +77,7 @@ export class Pane {
         this.hear.onFailure(message);
       },
       onFailure: message => {
-        this.mood.textContent = this.charts.isEmpty ? "" : "The chart below is from before.";
+        this.mood.textContent = this.charts.isEmpty ? "" : "The chart below shows the previous result.";
         this.hear.onFailure(message);
       },
     });
@@ -114,7 +114,7 @@ export class Pane {
     });
   }
 
-  /** A number of the k-th component, rounded by its scale. */
+  /** Formats a number of the k-th component, rounded according to its scale. */
   #told = (/** @type {number} */ value, /** @type {number} */ k) =>
     tellerOf([value, value + 2 * (this.source?.scales[k] ?? 0)])(value);
 
@@ -122,13 +122,15 @@ export class Pane {
   #moodOf(y, step) {
     const { weight } = step;
     if (y === null || weight === null) {
-      return "No measurement: it predicts, with growing uncertainty.";
+      return "No measurement. The filter predicts, with growing uncertainty.";
     }
     const wasRejecting = this.#rejected;
     this.#rejected = weight < 0.1 ? wasRejecting + 1 : 0;
-    if (weight < 0.1) return `It rejects this measurement, far from its forecast (${percent(weight)} used).`;
-    if (weight < 0.6) return `It reduces the weight of this measurement (${percent(weight)} used).`;
-    if (wasRejecting > 1) return `After ${wasRejecting} rejections it uses the measurements again.`;
+    if (weight < 0.1) {
+      return `The filter rejects this measurement, which is far from its forecast (${percent(weight)} used).`;
+    }
+    if (weight < 0.6) return `The filter reduces the weight of this measurement (${percent(weight)} used).`;
+    if (wasRejecting > 1) return `After ${wasRejecting} rejections, the filter uses the measurements again.`;
     return `Estimate: ${step.mean.map(this.#told).join(", ")} (${percent(weight)} used).`;
   }
 

@@ -1,4 +1,4 @@
-/** Data of the charts of a filtered series: columns of equal length, measured rows and forecast rows. */
+/** Data for the charts of a filtered series, as columns of equal length. The forecast rows follow the measured rows. */
 
 import { number, percent, rarity, tellerOf, time } from "./format.js";
 
@@ -13,29 +13,29 @@ import { number, percent, rarity, tellerOf, time } from "./format.js";
  * @typedef {object} Component one column of the measurements, and its results
  * @property {string} name
  * @property {Column} seen
- * @property {(value: number | null | undefined) => string} told formats its numbers
+ * @property {(value: number | null | undefined) => string} told function that formats its numbers
  * @property {Column} mean
- * @property {Column} innovation measured less expected
+ * @property {Column} innovation measured value minus its forecast
  * @property {Band[]} bands intervals of the estimate, the widest first
  * @property {Column} forecast
  * @property {Band[]} fan intervals of the forecast, the widest first
  * @property {Column} [smoothed]
  * @property {Column[]} samples
- * @property {[string, number[]][]} weights of the models that are mixed, for each forecast row
+ * @property {[string, number[]][]} weights weights of the combined forecasts, for each forecast row
  *
  * @typedef {object} Picture
  * @property {boolean} isDated
- * @property {number} rows that were measured
- * @property {number[]} times of these, and of those to come
+ * @property {number} rows number of measured rows
+ * @property {number[]} times times of the measured rows and of the forecast rows
  * @property {Column} weight
  * @property {Column} anomaly
  * @property {Column} nis
- * @property {Column} alarm 1 where there is one
+ * @property {Column} alarm 1 for rows with an alarm
  * @property {Component[]} components
  */
 
 /**
- * The picture of a reply in columns.
+ * Converts a reply in columns to the data of the charts.
  * @param {import("./demos.js").Series} series
  * @param {any} reply of POST /filter
  * @param {number[]} levels
@@ -49,7 +49,7 @@ export function picture(series, reply, levels) {
   /** @param {Column | undefined} column @returns {Column} */
   const padded = column => [...(column ?? new Array(rows).fill(null)), ...new Array(later.length).fill(null)];
   /**
-   * A forecast that begins with the last estimate.
+   * A forecast column that begins with the last estimate.
    * @param {Column} past
    * @param {Column | undefined} next
    */
@@ -95,7 +95,7 @@ export function picture(series, reply, levels) {
 }
 
 /**
- * The weights of the models that are mixed in the forecast of a component, by their names.
+ * The weights of the forecasts that are combined for a component, by their names.
  * @param {Record<string, number[]>} ahead
  * @param {string} component
  * @returns {[string, number[]][]}
@@ -109,7 +109,7 @@ function weightsOf(ahead, component) {
 }
 
 /**
- * One row of one component, in a line.
+ * Describes one row of one component on one line.
  * @param {Picture} shown
  * @param {number} k component
  * @param {number} row
@@ -129,7 +129,7 @@ export function reading(shown, k, row) {
 }
 
 /**
- * How a row was used, in sentences.
+ * Sentences that explain how the filter used a row.
  * @param {Picture} shown
  * @param {number} row
  * @returns {string[]}
@@ -158,8 +158,10 @@ export function explanation(shown, row) {
   if (anomaly !== null && anomaly !== undefined) {
     sentences.push(`Rarity on this series: ${rarity(anomaly)}.`);
   }
-  if (weight !== null && weight !== undefined) sentences.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
-  if (shown.alarm[row]) sentences.push("It is an alarm: rarer than the chosen rate.");
+  if (weight !== null && weight !== undefined) {
+    sentences.push(`${judgement(weight)} (${percent(weight)} of it was used.)`);
+  }
+  if (shown.alarm[row]) sentences.push("It is an alarm, because it is rarer than the selected rate.");
   return sentences;
 }
 
@@ -171,9 +173,9 @@ export function judgement(weight) {
 }
 
 /**
- * The most unusual rows, the rarest first.
+ * The most unusual rows. The rarest one comes first.
  * @param {Picture} shown
- * @param {number} most
+ * @param {number} most maximum number of rows
  */
 export function unusual(shown, most) {
   const order = shown.anomaly.map((score, row) => ({ score: score ?? 0, row }));

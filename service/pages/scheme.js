@@ -1,4 +1,4 @@
-/** Light or dark colours: those of the system, or the chosen ones; also for drawing on a canvas. */
+/** Light and dark colours. They follow the system, or the choice of the user. */
 
 import { make } from "./dom.js";
 import { storage } from "./storage.js";
@@ -12,7 +12,7 @@ let resolved = {};
 const redraw = new Set();
 
 /**
- * The colour of this name in the current scheme.
+ * The colour with a name in the current scheme, for drawing on a canvas.
  * @param {string} name
  * @param {number} [opacity]
  */
@@ -21,7 +21,7 @@ export function colour(name, opacity = 1) {
   return opacity === 1 ? resolved[name] : resolved[name].replace("rgb(", "rgba(").replace(")", `, ${opacity})`);
 }
 
-/** @param {() => void} work called when the colours have changed */
+/** @param {() => void} work function that is called when the colours have changed */
 export function onScheme(work) {
   redraw.add(work);
   return () => redraw.delete(work);

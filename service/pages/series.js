@@ -1,4 +1,4 @@
-/** The series tab: recorded series. */
+/** The tab with recorded series. */
 
 import { Charts } from "./charts.js";
 import { DEMOS } from "./demos.js";
@@ -15,13 +15,13 @@ import { meaning } from "./words.js";
 /** @typedef {import("./demos.js").Series} Series */
 
 const UNUSUAL = 8;
-/** Rows on either side of a selected one. */
+/** Number of rows that are shown on each side of a selected row. */
 const AROUND = 60;
-/** Sample paths, and their rows: they are the largest part of a reply. */
+/** Number of sample paths, and the maximum number of their rows, because they are the largest part of a reply. */
 const PATHS = 6;
 const MOST_SAMPLED = 5000;
 const TAB = "series";
-/** Fields of a reply of the model that mixes others. */
+/** Fields of the reply of the model `default`, which combines forecasts. */
 const MIXED_FIELDS = ["mean", "innovation", "weight", "nis", "anomaly", "alarm", "interval", "weights"];
 
 const form = /** @type {HTMLFormElement} */ (byId("series-form"));
@@ -35,13 +35,13 @@ let found = {};
 let shown;
 /** @type {import("./languages.js").Call[]} */
 let calls = [];
-/** @type {import("./languages.js").Call | null} how the file was read */
+/** @type {import("./languages.js").Call | null} request with which the file was read */
 let read = null;
-/** @type {File | null} the last one */
+/** @type {File | null} the file that was chosen last */
 let file = null;
-/** Whether it was chosen after the example. */
+/** Whether the file is shown, and not an example. */
 let isOwn = false;
-/** Number of the last reading or example; results of earlier ones are ignored. */
+/** Counter of files and examples. Results for earlier ones are ignored. */
 let reading = 0;
 let asking = new AbortController();
 
@@ -51,7 +51,7 @@ export async function startSeries(fields) {
     byId("series-demo"),
     Object.entries(DEMOS).map(([name, { shown }]) => [name, shown]),
   );
-  const isOfFile = fields.get("demo") === ""; // the link has no file
+  const isOfFile = fields.get("demo") === ""; // the link does not contain the file
   if (isOfFile) fields.delete("demo");
   fillForm(form, fields);
   byId("series-words").append(
@@ -74,16 +74,16 @@ export async function startSeries(fields) {
   takeDemo();
   const early = chosenFile() ?? pastedFile(); // chosen before this script ran
   if (early) return takeFile(early);
-  // The row of a file that cannot be shown does not apply to the example.
+  // The row in the link belongs to the file, which cannot be shown, and not to the example.
   const isMeant = !isOfFile && [null, byId("series-demo").value].includes(fields.get("demo"));
   await filter(Number((isMeant && fields.get("row")) || -1));
-  if (isOfFile && !file) addTold("This link was made with a file, which it does not contain: this is an example.");
+  if (isOfFile && !file) addTold("The link was created for a file, which it does not contain. This is an example.");
 }
 
 /** Adds a sentence to the summary. @param {string} sentence */
 const addTold = sentence => byId("series-told").append(` ${sentence}`);
 
-/** The data of the tab, for a stream that replays it. */
+/** The series that is shown, for a live stream that replays it. */
 export const shownSeries = () => series;
 
 function listen() {
@@ -132,7 +132,7 @@ function takeDemo() {
   offerSeries({ "": demo.make() });
 }
 
-/** Clears the field, so that choosing the same file again reads it again. @returns {File | undefined} */
+/** The chosen file. The field is cleared, so that the same file can be chosen again. @returns {File | undefined} */
 function chosenFile() {
   const given = byId("series-file").files[0];
   byId("series-file").value = "";
@@ -198,18 +198,18 @@ function offerSeries(all) {
 /** @param {unknown} error */
 function fail(error) {
   if (/** @type {Error} */ (error).name === "AbortError") return;
-  byId("series-told").textContent = shown ? "The chart below is from before." : "";
+  byId("series-told").textContent = shown ? "The chart below shows the previous result." : "";
   byId("series-warnings").replaceChildren();
   byId("series-error").textContent = /** @type {Error} */ (error).message;
 }
 
-/** Selected levels. */
+/** The selected levels of the intervals. */
 const levels = () =>
   [...form.querySelectorAll("[name^=level-]:checked")].map(box =>
     Number(/** @type {HTMLInputElement} */ (box).name.slice("level-".length)),
   );
 
-/** The last rows, up to the server's limit. @param {Series} whole @param {number} most @returns {Series} */
+/** The last rows of a series. @param {Series} whole @param {number} most number of rows @returns {Series} */
 function lastRows(whole, most) {
   const values = Object.fromEntries(Object.entries(whole.values).map(([name, column]) => [name, column.slice(-most)]));
   return { ...whole, times: whole.times.slice(-most), values };
@@ -235,8 +235,8 @@ function request(part) {
 }
 
 /**
- * Filters with the options of the form, and shows the result.
- * @param {number} [row] to explain
+ * Filters the series with the options of the form, and shows the result.
+ * @param {number} [row] row to explain
  */
 async function filter(row = -1) {
   asking.abort();
@@ -267,7 +267,7 @@ async function filter(row = -1) {
 }
 
 /**
- * Adds sample paths of the last rows: each step's k-th sample belongs to one path.
+ * Adds sample paths of the last rows. The k-th samples of all steps are one path.
  * @param {import("./picture.js").Picture} next
  * @param {Series} part
  * @param {any} body
@@ -314,10 +314,10 @@ function showSummary(part, reply) {
       ? [`${alarms} ${alarms === 1 ? "alarm" : "alarms"}, ${number(expected)} expected`]
       : []),
     ...(String(new FormData(form).get("alarm")).includes("/") && !part.is_dated
-      ? ["no alarms: a rate per day or week needs dates"]
+      ? ["no alarms, because a rate per day or week requires dates"]
       : []),
     ...(left
-      ? [`the first ${count(left)} rows are left out: this server takes at most ${count(part.times.length)}`]
+      ? [`the first ${count(left)} rows are omitted, as this server accepts at most ${count(part.times.length)} rows`]
       : []),
     ...series.notes,
   ];
@@ -366,7 +366,7 @@ function showForecast() {
 }
 
 /**
- * A bar for the first and the last forecast row: how much each model counts.
+ * Bars for the first and the last forecast row, which show the weights of the combined forecasts.
  * @param {string} component
  * @param {[string, number[]][]} weights
  */
@@ -383,7 +383,7 @@ function sharesOf(component, weights) {
       .map(([expert, column]) => `${expert} ${percent(column[row])}`);
     return make("p", {}, `${row + 1} ahead: ${said.join(", ")}`, make("span", { class: "shares" }, ...parts));
   });
-  return make("div", {}, make("h3", {}, `Models that make the forecast of ${component}`), ...bars);
+  return make("div", {}, make("h3", {}, `Weights of the combined forecasts of ${component}`), ...bars);
 }
 
 /** @param {number} row @param {number} [around] */

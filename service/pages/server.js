@@ -1,4 +1,4 @@
-/** The server tab: load, latency, alarms and models. */
+/** The tab with the load, latency, alarms and models of the server. */
 
 import { byId, make, table } from "./dom.js";
 import { histogram, quantile, samples, total } from "./exposition.js";
@@ -34,12 +34,12 @@ export function startServer() {
   });
 }
 
-/** Polls with a pause after each reply, so that the newest is shown last. @param {number} mine */
+/** Polls the server, with a pause after each reply, while the tab is open. @param {number} mine */
 async function watch(mine) {
   while (mine === watching && (await poll())) await new Promise(done => setTimeout(done, EVERY_MS));
 }
 
-/** @returns {Promise<boolean>} whether to poll again: not without a key */
+/** @returns {Promise<boolean>} whether to poll again; false if the server requires a key */
 async function poll() {
   try {
     const [text, ready] = await Promise.all([
@@ -114,7 +114,7 @@ function showLatency(all) {
       );
     }),
   );
-  // Keep the focus.
+  // Restore the focus.
   if (focused) /** @type {HTMLElement | null} */ (document.querySelector(`#${focused} summary`))?.focus();
 }
 
@@ -168,7 +168,7 @@ function modelCard(model) {
     ),
     ...(observations ? [`Calibrated on ${count(observations)} observations of ${count(streams)} streams.`] : []),
     ...(validation?.recurrent
-      ? [`Its 90 % intervals held ${percent(validation.recurrent.near_inside90, 1)} of held-out data.`]
+      ? [`Its 90 % intervals contained ${percent(validation.recurrent.near_inside90, 1)} of held-out data.`]
       : []),
     ...(levels ? [`Intervals: ${levels.map((/** @type {number} */ level) => percent(level)).join(", ")}.`] : []),
   ];
@@ -188,7 +188,7 @@ function modelCard(model) {
       {},
       make("summary", {}, "Origin"),
       make("p", { class: "code" }, `digest ${model.digest}`),
-      make("p", {}, `${count(model.golden_values)} golden values were reproduced when it was loaded.`),
+      make("p", {}, `${count(model.golden_values)} golden outputs were reproduced when it was loaded.`),
       make(
         "pre",
         { tabindex: 0, role: "region", "aria-label": `Figures of ${model.name}` },

@@ -1,10 +1,10 @@
-/** All requests of the page. Addresses are relative, for proxies that add a prefix. */
+/** All requests of the page. Addresses are relative, so that the page works behind a proxy that adds a prefix. */
 
 import { askForKey, keyHeader, keyProtocols } from "./key.js";
 
 export const UNAUTHORIZED = 401;
 
-/** The server, or a proxy, has refused a request. */
+/** Error for a request that the server or a proxy has rejected. */
 export class Refused extends Error {
   /** @param {string} message @param {number} status */
   constructor(message, status) {
@@ -14,7 +14,8 @@ export class Refused extends Error {
 }
 
 /**
- * The response to a request; asks for a key if needed, and repeats the request. Errors have the server's message.
+ * Sends a request, and returns the response. If the server requires a key, this asks for it and repeats the request.
+ * Errors have the message of the server.
  * @param {string} path without a leading slash
  * @param {RequestInit} [options]
  * @returns {Promise<Response>}
@@ -40,10 +41,10 @@ async function reason(response) {
 
 /** @param {Response} response */
 const notItsOwn = ({ status }) =>
-  `The response ${status} is not from rfa-server: is a proxy in between?`;
+  `The response with status ${status} is not from rfa-server. There may be a proxy between this page and the server.`;
 
 /**
- * Replaces the browser's message for a broken connection.
+ * Replaces the message of the browser for a connection that failed.
  * @param {Error} error
  * @returns {never}
  */
@@ -77,8 +78,8 @@ export async function post(path, body, signal) {
 }
 
 /**
- * Sends a request and returns any response.
- * @param {string} method @param {string} path @param {string} [body] of JSON
+ * Sends a request, and returns the response with any status.
+ * @param {string} method @param {string} path @param {string} [body] JSON body
  */
 export const send = (method, path, body) =>
   fetch(new URL(path, document.baseURI), {
@@ -88,9 +89,9 @@ export const send = (method, path, body) =>
   });
 
 /**
- * The series of a file, read by the server.
- * @param {string} path with options
- * @param {Blob} content of the file, compressed or not
+ * Sends a file to the server, and returns the series in it.
+ * @param {string} path path with options
+ * @param {Blob} content content of the file, which may be compressed
  * @returns {Promise<any>}
  */
 export async function readFile(path, content) {

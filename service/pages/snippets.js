@@ -1,4 +1,4 @@
-/** Buttons that copy what the page just did, as a program does it. */
+/** Buttons that copy the last requests of the page as a program. */
 
 import { byId, make } from "./dom.js";
 import { LANGUAGES, bodyOf, isLong, madeBy, program } from "./languages.js";
@@ -6,9 +6,9 @@ import { LANGUAGES, bodyOf, isLong, madeBy, program } from "./languages.js";
 /** @typedef {import("./languages.js").Call} Call */
 
 /**
- * Buttons that copy the last requests.
+ * Adds buttons that copy the last requests.
  * @param {HTMLElement} host
- * @param {() => Call[]} calls what was done, in order
+ * @param {() => Call[]} calls function that returns the requests in order
  */
 export function offerCopies(host, calls) {
   const buttons = LANGUAGES.map(language => {
@@ -26,7 +26,7 @@ function open(language, done) {
     language,
     calls.map(call => [call, new URL(call.path, document.baseURI).href]),
   );
-  byId("code").textContent = code || "There was no request yet.";
+  byId("code").textContent = code || "No request was sent yet.";
   byId("code-title").textContent = `As ${language}`;
   const long = calls.find(isLong);
   byId("code-body").hidden = !long;
@@ -38,14 +38,14 @@ function open(language, done) {
   copy();
 }
 
-/** Browsers let pages copy on this machine and over https; elsewhere it is to be copied by hand. */
+/** Copies the program. Browsers allow this only on this machine and over https; otherwise, the text is selected. */
 async function copy() {
   try {
     await navigator.clipboard.writeText(byId("code").textContent);
     byId("code-said").textContent = "Copied.";
   } catch {
     getSelection()?.selectAllChildren(byId("code"));
-    byId("code-said").textContent = "Selected: copy it with the keyboard.";
+    byId("code-said").textContent = "The text is selected. Copy it with the keyboard.";
   }
 }
 

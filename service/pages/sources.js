@@ -1,4 +1,4 @@
-/** What a live stream measures: simulated, or a recorded series again. Each row depends on its number alone. */
+/** Sources of live streams: simulations, and the replay of a recorded series. Each row depends only on its number. */
 
 import { normal } from "./chance.js";
 import { oscillation } from "./demos.js";
@@ -8,9 +8,9 @@ import { shownSeries } from "./series.js";
 /**
  * @typedef {object} Source
  * @property {string[]} names of the components
- * @property {number[]} scales how far each of them swings
+ * @property {number[]} scales amplitude of each component
  * @property {boolean} isDated
- * @property {(row: number) => {t: number, y: (number | null)[]} | null} row null once there is no more
+ * @property {(row: number) => {t: number, y: (number | null)[]} | null} row returns a row, or null at the end
  */
 
 /** @param {number} row @param {number} k */
@@ -48,7 +48,7 @@ function swing(column) {
   return low === null || high === null ? 0 : high / 2 - low / 2;
 }
 
-/** @returns {Source} what the tab of series shows */
+/** @returns {Source} the series that the tab with recorded series shows */
 function recorded() {
   const { times, values, is_dated } = shownSeries();
   const columns = Object.values(values);
@@ -64,6 +64,6 @@ function recorded() {
 export const SOURCES = {
   wave: { shown: "a daily wave", make: wave },
   still: { shown: "a steady level", make: still },
-  oscillator: { shown: "an oscillator, for linear", make: oscillator },
-  recorded: { shown: "the tab of series, again", make: recorded },
+  oscillator: { shown: "an oscillator, for the model linear", make: oscillator },
+  recorded: { shown: "the series in the tab Series", make: recorded },
 };

@@ -1,7 +1,7 @@
-/** What a browser keeps for the page, where it does: people forbid it, and it may be full. */
+/** Access to the storage of the browser, which users can disable and which can be full. */
 
 /**
- * The result of `use` with a storage; undefined if the browser refuses.
+ * The result of `use`, which accesses the storage. It is undefined if the browser does not allow the access.
  * @template T
  * @param {() => T} use
  * @returns {T | undefined}

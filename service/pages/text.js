@@ -1,4 +1,4 @@
-/** The text tab: tokens with their confidence and alternatives. */
+/** The tab with generated texts. It shows tokens with their confidence and alternatives. */
 
 import { byId, fillSelect, make, table } from "./dom.js";
 import { count, percent } from "./format.js";
@@ -29,7 +29,7 @@ export async function startText(fields) {
   byId("text-go").disabled = false;
 }
 
-/** Fills the choice of decoding modes once. */
+/** Fills the select with the decoding modes, if it is empty. */
 async function offerDecoders() {
   if (byId("text-decode").options.length) return;
   const model = await languageModel();
@@ -111,7 +111,7 @@ async function write() {
     if (!signal.aborted) fail(error);
   }
   const isStopped = signal.aborted;
-  mine.abort(); // if one of two has failed, the other is cancelled
+  mine.abort(); // if one of two requests has failed, the other one is cancelled
   if (mine !== asking) return;
   byId("text-stop").disabled = true;
   showSummary(outputs, isStopped);
@@ -123,10 +123,10 @@ async function follow(tokens, call, signal) {
     if (event.token) tokens.add(event.token, event.top_tokens ?? []);
     if (event.details) tokens.details = event.details;
   }
-  if (!tokens.details) throw new Error("The reply is incomplete: the connection to the server was lost.");
+  if (!tokens.details) throw new Error("The reply is incomplete, because the connection to the server was lost.");
 }
 
-/** Texts with other latent samples. @param {string} mode @param {number} n @param {AbortSignal} signal */
+/** Generates texts with other latent samples. @param {string} mode @param {number} n @param {AbortSignal} signal */
 async function others(mode, n, signal) {
   const base = request(mode);
   const body = {
@@ -143,7 +143,7 @@ async function others(mode, n, signal) {
 /** @param {any} details */
 const rate = details => count(details.timings.tokens_per_second);
 
-/** Index of the first token in which two texts differ, or -1; an incomplete text is compared up to its end. */
+/** The index of the first token that differs in two texts, or -1. An incomplete text is compared up to its end. */
 function firstDifference(/** @type {Tokens[]} */ [first, second]) {
   const [longer, shorter] = first.tokens.length < second.tokens.length ? [second, first] : [first, second];
   const both = shorter.details ? longer.tokens : longer.tokens.slice(0, shorter.tokens.length);

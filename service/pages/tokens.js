@@ -1,4 +1,4 @@
-/** A text token by token, each on a ground by its confidence; with the pointer or arrow keys one is looked at. */
+/** A text whose tokens are coloured by their confidence. The pointer or the arrow keys select a token. */
 
 import { make } from "./dom.js";
 import { percent } from "./format.js";
@@ -9,13 +9,13 @@ import { percent } from "./format.js";
  * @property {string} text
  * @property {number} logprob
  * @property {number} confidence
- * @property {{text: string, logprob: number}[]} top the most probable in its place
+ * @property {{text: string, logprob: number}[]} top the most probable tokens at its position
  */
 
 export class Tokens {
   /** @type {Token[]} */
   tokens = [];
-  /** @type {any} what is known at the end */
+  /** @type {any} details of the text, which are sent at its end */
   details = null;
   #at = -1;
 
@@ -61,7 +61,7 @@ export class Tokens {
     this.text.setAttribute("aria-valuemax", String(this.tokens.length));
   }
 
-  /** Marks the first difference to another text. @param {number} place */
+  /** Marks the first token that differs from another text. @param {number} place */
   mark(place) {
     this.#span(place)?.classList.add("parted");
   }

@@ -1,8 +1,8 @@
-/** Uploads within the limits of the server. */
+/** Prepare uploads, and check the limits of the server. */
 
 import { number } from "./format.js";
 
-/** Bytes; sizes are rounded up to it, so that a size above the limit is shown as above. */
+/** Unit in bytes to which sizes are rounded up, so that a size above the limit is also shown as above the limit. */
 const TENTH = 1e5;
 const GZIP = [0x1f, 0x8b];
 
@@ -10,9 +10,9 @@ const GZIP = [0x1f, 0x8b];
 const megabytes = bytes => `${number(Math.ceil(bytes / TENTH) / 10)} MB`;
 
 /**
- * The content of a file for `POST /read`, compressed by gzip if it exceeds the limit of a body.
+ * The content of a file for `POST /read`. It is compressed with gzip if it exceeds the limit.
  * @param {File} file
- * @param {number} most bytes of a body
+ * @param {number} most maximum size of a body in bytes
  * @returns {Promise<{content: Blob, isPacked: boolean}>}
  */
 export async function contentOf(file, most) {
@@ -23,13 +23,13 @@ export async function contentOf(file, most) {
   } catch (error) {
     if (!(error instanceof DOMException)) throw error;
     throw new Error(
-      `${file.name} cannot be read: it is a folder, or was changed, moved or deleted since it was chosen. ` +
+      `${file.name} cannot be read. It is a folder, or it was changed, moved or deleted after it was chosen. ` +
         "Choose the file again.",
     );
   }
   throw new Error(
-    `${file.name} is too large: it has ${megabytes(file.size)}, and even compressed it exceeds the limit of ` +
-      `${megabytes(most)}. Use fewer rows or columns, or the command rfa filter.`,
+    `${file.name} is too large. It has ${megabytes(file.size)}, and even if it is compressed, it exceeds the limit ` +
+      `of ${megabytes(most)}. Use fewer rows or columns, or the command rfa filter.`,
   );
 }
 
@@ -39,7 +39,7 @@ async function isGzip(file) {
   return GZIP.every((byte, k) => begin[k] === byte);
 }
 
-/** A file by gzip; null as soon as it is too large. @param {File} file @param {number} most bytes */
+/** The file compressed with gzip, or null if it is too large. @param {File} file @param {number} most bytes */
 async function packed(file, most) {
   const reader = file.stream().pipeThrough(new CompressionStream("gzip")).getReader();
   const pieces = [];
@@ -57,15 +57,15 @@ async function packed(file, most) {
 }
 
 /**
- * Refuses a body that the server would refuse.
- * @param {object} body of `POST /filter`
- * @param {number} most bytes of it
+ * Throws an error if a body is larger than the server accepts.
+ * @param {object} body body of `POST /filter`
+ * @param {number} most maximum size in bytes
  */
 export function checkSize(body, most) {
   const { size } = new Blob([JSON.stringify(body)]);
   if (size <= most) return;
   throw new Error(
-    `These numbers make a request of ${megabytes(size)}, and this server takes ${megabytes(most)}. Give fewer columns ` +
-      "or rows, or numbers of fewer digits. The command rfa filter takes more.",
+    `The request has ${megabytes(size)}, but this server accepts at most ${megabytes(most)}. Use fewer columns or ` +
+      "rows, or numbers with fewer digits. The command rfa filter has no such limit.",
   );
 }

@@ -1,33 +1,46 @@
-/** A definition of each quantity on the page. */
+/** Definitions of the quantities on the page. */
 
 import { make } from "./dom.js";
 
 /** @type {Record<string, [string, string]>} */
 const WORDS = {
-  measured: ["Measurement", "A measured value with its noise; the fainter its dot, the less weight it had."],
-  estimate: ["Estimate", "The most probable true value, given all measurements up to then."],
-  band: ["Interval", "The range that has the true value with the chosen probability."],
-  forecast: ["Forecast", "The expected next measurements; their intervals have a measurement with that probability."],
-  weight: ["Weight", "The share of a measurement that the filter used: 100 % uses it fully, 0 % not at all."],
-  anomaly: ["Rarity", "How rarely this series has measurements that are as unusual."],
-  alarm: ["Alarm", "A measurement that is as rare as the chosen rate, if the series does not change."],
-  missing: ["Missing", "A row without a value: the filter predicts it, with growing uncertainty."],
-  smoothed: ["Smoothed line", "The estimate given all measurements, earlier and later."],
-  samples: ["Sample path", "A possible course of the true value; several show the uncertainty."],
-  passes: ["Passes", "How often the weight of a measurement is computed; at most the model's own number."],
-  confidence: ["Confidence", "The calibrated probability that this token is the right next one."],
-  logprob: ["Probability", "The model's probability of a token, before temperature and filters."],
-  latent: ["Latent sample", "A sample of the model's latent state for each token; other samples give other texts."],
-  decoding: ["Decoding", "Recurrent uses a memory of constant size, attention all earlier tokens."],
+  measured: ["Measurement", "A measured value with noise. Fainter dots have a smaller weight."],
+  estimate: ["Estimate", "The mean of the true value, given the measurements up to this time."],
+  band: ["Interval", "A range that contains the true value with the selected probability."],
+  forecast: [
+    "Forecast",
+    "The expected next measurements. Their intervals contain a measurement with the selected probability.",
+  ],
+  weight: ["Weight", "The share of a measurement that the filter used: 100 % uses it fully, 0 % ignores it."],
+  anomaly: ["Rarity", "How rare measurements as unusual as this one are in the series."],
+  alarm: ["Alarm", "A measurement that is at most as probable as the selected rate, if the series does not change."],
+  missing: ["Missing", "A row without a value. The filter predicts it, with growing uncertainty."],
+  smoothed: ["Smoothed line", "The estimate given all earlier and later measurements."],
+  samples: ["Sample path", "A possible course of the true value. Several paths show the uncertainty."],
+  passes: [
+    "Passes",
+    "The number of reweighting passes. Each pass updates the weight of a measurement. " +
+      "The default is the maximum of the model.",
+  ],
+  confidence: ["Confidence", "The calibrated probability that this is the correct next token."],
+  logprob: ["Probability", "The probability of a token under the model, before temperature and sampling filters."],
+  latent: [
+    "Latent sample",
+    "A sample of the latent state of the model for each token. Different samples result in different texts.",
+  ],
+  decoding: [
+    "Decoding",
+    "The mode of the model. Recurrent mode uses memory slots of constant size, and attention mode all earlier tokens.",
+  ],
   coverage: ["Coverage", "The share of held-out measurements inside their interval."],
-  ece: ["Calibration error", "The mean difference between stated and actual probability, on held-out data."],
-  digest: ["Digest", "A hash of the model's files: equal on servers with the same model."],
-  latency: ["Latency", "Duration of replies; one in a hundred took longer than the 99th percentile."],
-  state: ["State", "The complete state of a filter, sealed by the server; a stream can continue from it anywhere."],
+  ece: ["Calibration error", "The mean difference between the predicted and the actual probability, on held-out data."],
+  digest: ["Digest", "A hash of the files of the model. It is equal on servers with the same model."],
+  latency: ["Latency", "The duration of replies. One reply in a hundred takes longer than the 99th percentile."],
+  state: ["State", "The complete state of a filter, encrypted by the server. A stream can be continued from it."],
 };
 
 /**
- * Definitions, collapsed.
+ * A collapsed list of definitions.
  * @param {string[]} names keys of WORDS
  */
 export function meaning(...names) {

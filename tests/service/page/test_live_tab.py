@@ -80,7 +80,7 @@ def test_a_state_goes_on_in_another_window_as_if_nothing_had_been(browser: Any, 
         steps_after.append(page.text_content("#live-panes .told"))
     with visit(browser, server.url, link.lstrip("/")) as page:
         begin(page)
-        assert page.text_content("#live-panes .told") == steps_after[0] == "Goes on after 12 measurements."
+        assert page.text_content("#live-panes .told") == steps_after[0] == "Continues after 12 measurements."
         page.click("#live-step")
         page.locator("#live-panes .told", has_text=re.compile("^13 ")).wait_for()
         assert page.text_content("#live-panes .told") == steps_after[1]
@@ -113,7 +113,7 @@ def test_what_it_copies_goes_on_from_the_same_state_and_ends(browser: Any, serve
         begin(page)
         steps(page, 3)
         page.click("#live-save")
-        page.locator("#live-panes .told", has_text="Goes on after 3").wait_for()
+        page.locator("#live-panes .told", has_text="Continues after 3").wait_for()
         page.click("#live-step")
         page.locator("#live-panes .told", has_text=re.compile("^4 ")).wait_for()
         code = copied(page, "live", language)

@@ -124,7 +124,7 @@ def test_a_stream_whose_server_goes_says_so_and_asks_for_no_key(browser: Any) ->
             page.seen.expected += ["ERR_CONNECTION_REFUSED", "WebSocket"]
             page.locator("#live-panes .told", has_text="Ready").wait_for()
             serving.close()
-            page.locator("#live-error", has_text="begin again").wait_for()
+            page.locator("#live-error", has_text="from the start").wait_for()
             page.click("#live-again")
             page.locator("#live-error", has_text="cannot be reached").wait_for()
             assert not page.locator("#key-dialog").is_visible()

@@ -108,7 +108,7 @@ def test_a_series_too_large_for_a_request_is_not_sent(browser: Any, narrow: Live
         before = sum(address.endswith("/filter") for address in page.seen.asked)
         ones = b"load\n" + b"1\n2\n" * (MOST_BYTES // 5)
         page.set_input_files("#series-file", {"name": "ones.csv", "mimeType": "", "buffer": ones})
-        page.locator("#series-error", has_text="Give fewer columns or rows").wait_for()
+        page.locator("#series-error", has_text="Use fewer columns or rows").wait_for()
         assert sum(address.endswith("/filter") for address in page.seen.asked) == before
 
 

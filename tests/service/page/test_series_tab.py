@@ -156,7 +156,7 @@ def test_series_of_one_file_are_reported_apart_and_chosen(browser: Any, server: 
             {"name": "two.csv", "mimeType": "", "buffer": ("time,who,load\n" + "\n".join(lines)).encode()},
         )
         page.locator("#series-error", has_text="'who'").wait_for()
-        assert page.text_content("#series-told") == "The chart below is from before."
+        assert page.text_content("#series-told") == "The chart below shows the previous result."
         page.fill("#series-by", "who")  # which is in sight now
         page.locator("#series-told", has_text="19 rows of load").wait_for()
         with page.expect_request("**/filter") as asked:
@@ -188,7 +188,7 @@ def test_what_the_server_refuses_and_warns_of_is_shown_in_its_words(browser: Any
         filtered(page)
         page.select_option("#series-model", "linear")
         page.locator("#series-error", has_text="linear").wait_for()
-        assert page.text_content("#series-told") == "The chart below is from before."
+        assert page.text_content("#series-told") == "The chart below shows the previous result."
         assert page.text_content("#series-error").split("'")[0] == refused.json()["error"]["message"].split("'")[0]
         page.select_option("#series-model", "")
         filtered(page)
@@ -266,8 +266,8 @@ def test_a_link_made_with_a_file_says_that_it_does_not_hold_it(browser: Any, ser
         page.locator("#share-said", has_text="It shows this view").wait_for()
         given(page, as_csv(metric()))
         page.click("#share")
-        page.locator("#share-said", has_text="no key and no file").wait_for()
+        page.locator("#share-said", has_text="not the key or the file").wait_for()
         link = page.evaluate("navigator.clipboard.readText()")
     with visit(browser, server.url, link.removeprefix(f"{server.url}/")) as page:
-        page.locator("#series-told", has_text="made with a file").wait_for()
+        page.locator("#series-told", has_text="created for a file").wait_for()
         assert page.input_value("#series-demo") == "room"
