@@ -95,7 +95,7 @@ Minutes = Annotated[
 CopyTo = Annotated[
     Path | None,
     typer.Option(
-        help="Directory in which copies of the checkpoints are saved. A later run can continue from it with --out."
+        help="Directory for copies of the checkpoints. To continue a run from its copy, use this directory as --out."
     ),
 ]
 

@@ -98,7 +98,7 @@ class JSONFormatter(logging.Formatter):
 
 
 class BackgroundHandler(logging.Handler):
-    """Formats and writes records in a thread. If the reader of the log is blocked, the event loop is therefore not.
+    """Formats and writes records in a thread, so that a blocked reader of the log does not block the event loop.
 
     Up to `LONGEST_BACKLOG` records are queued. Further records are dropped, and their number is logged.
 

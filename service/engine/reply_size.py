@@ -97,7 +97,7 @@ class StepShape:
 
     @property
     def readout_bytes(self) -> int:
-        """Memory that all steps share, in bytes."""
+        """Memory of the arrays for levels and horizons that all steps share, in bytes."""
         return 4 * NUMBER * (1 + self.horizon) * (8 + self.levels)
 
 

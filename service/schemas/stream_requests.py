@@ -73,7 +73,8 @@ class FilterStreamRequest(Request):
         default=None,
         ge=1,
         le=1_000_000,
-        description="number of steps after which the state is returned, repeatedly; null returns it only at the end",
+        description="interval in steps between returned states. 1 returns the state with each step. null returns it "
+        "only at the end, if `return_state` is set",
     )
 
     @model_validator(mode="after")
@@ -81,9 +82,7 @@ class FilterStreamRequest(Request):
         """Check that not both `system` and `model` are set, and that the names in `known` are distinct."""
         check_system(self.system, self.model)
         if self.known is not None and (self.system is not None or len(set(self.known)) < len(self.known)):
-            raise FieldError(
-                "known", "known must name each column once, and is not supported with `system`", "no_known"
-            )
+            raise FieldError("known", "known must not repeat a column, and is not supported with `system`", "no_known")
         return self
 
 

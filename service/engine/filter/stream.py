@@ -33,7 +33,7 @@ class FilterStreamOptions:
         range: Limits of the estimates and forecasts.
         weights: Whether to return the weights of the models in a mixture.
         state: Unpacked state to continue from. If None, a new stream starts.
-        state_every: Number of steps after which the state is returned repeatedly. If 0, it is not returned.
+        state_every: Interval in steps between returned states. If 0, no step contains the state.
         wants_state: Whether to return the state at the end.
         utc_offsets: UTC offsets of local time.
         late: Window for late rows. If None, late rows are rejected.
