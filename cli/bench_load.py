@@ -11,7 +11,7 @@ import typer
 from rfa.cli.console import print_benchmark
 from rfa.cli.options import Bundles, JsonFlag, PlotFile, add_options
 
-# Entry of the scenario that each option replaces, with its type and help.
+# For each option: the entry of the scenario that it replaces, its type and its help text.
 ENTRIES: Final = {
     "seconds": ("seconds", float, "Duration of the measurement in seconds."),
     "warmup": ("warmup_seconds", float, "Duration of the warm-up load in seconds, before the measurement starts."),
@@ -27,7 +27,7 @@ ENTRIES: Final = {
 
 
 def _changes(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the replaced entries of the scenario."""
+    """Return the entries of the scenario that the options replace."""
     return {"changes": {ENTRIES[name][0]: value for name, value in values.items() if value is not None}}
 
 

@@ -181,7 +181,7 @@ def _filter_files(
     outputs: OutputOptions,
     view: View = "rows",
 ) -> None:
-    """Filter the series of all files, and write the results. The exit code is 1 if a series failed."""
+    """Filter the series of all files, and write the results. Exit with code 1 if a series failed."""
     from rfa.cli.filter_output import write_outputs
 
     has_plot = outputs.plot is not None

@@ -153,7 +153,7 @@ Out = Annotated[
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Options that name the model."""
+    """Options that select the model."""
 
     bundle: Model = None
     system: System = None
@@ -162,7 +162,8 @@ class ModelOptions:
         """Load the model.
 
         Raises:
-            ValueError: If both options are given, or the model cannot be loaded.
+            FileNotFoundError: If there is no such bundle or file.
+            ValueError: If both options are set, or the model cannot be loaded.
         """
         from rfa.cli.filter_run import load_filter, load_system
 
@@ -179,7 +180,7 @@ class RangeOptions:
     maximum: Maximum = None
 
     def limits(self) -> tuple[float, float]:
-        """Return the smallest and largest possible value.
+        """Return the smallest and the largest possible value.
 
         Raises:
             ValueError: If the range is empty.
@@ -201,7 +202,7 @@ class AlarmOptions:
     mute: Mute = None
 
     def alarm(self, zone: str) -> Alarm:
-        """Return the alarm that the options describe, with maintenance windows in a time zone.
+        """Return the rule for alarms. The maintenance windows are in the time zone `zone`.
 
         Raises:
             ValueError: If an option is invalid.

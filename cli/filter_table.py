@@ -74,9 +74,10 @@ def as_table(
 
 
 def _join_blocks(tables: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[pa.Table, dict[str, str]]:
-    """Join blocks of rows, each with columns of the file and results. Return the column of each result as well.
+    """Join blocks of rows. Each block has columns of the file and columns of results. Return the table, and the name of
+    its column for each result.
 
-    If a result has the name of one of the file's columns, a number is appended.
+    If a result has the same name as a column of the file, a number is appended.
     """
     import pyarrow as pa
 

@@ -102,10 +102,12 @@ def add_options(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Return a decorator that adds the options of a table to a command.
 
-    A parameter of the command whose type is a dataclass is replaced by one option for each field of the dataclass.
+    If the type of a parameter of the command is a dataclass, there is one option for each of its fields instead.
 
     Args:
-        receivers: parameters of the command that are no options. `convert` makes them from the values of the table.
+        table: Options to add.
+        receivers: Parameters of the command that are not options. `convert` returns their values.
+        convert: Function that converts the values of the options in `table`.
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,4 +1,4 @@
-"""Groups of settings, each read from arguments and `RFA_*` environment variables."""
+"""Groups of settings, which are read from arguments and `RFA_*` environment variables."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ OptionalPort = Annotated[int | None, Field(ge=0, le=65535)]
 Positive = Annotated[int, Field(ge=1)]
 OptionalPositive = Annotated[int | None, Field(ge=1)]
 NonNegative = Annotated[int, Field(ge=0)]
-# Limit in bytes or numbers.
+# Limit on bytes or on numbers.
 Thousands = Annotated[int, Field(ge=1_000)]
 Threads = Annotated[int, Field(ge=1, le=256)]
 Seconds = Annotated[float, Field(gt=0)]

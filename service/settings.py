@@ -20,7 +20,7 @@ from rfa.service.setting_groups import (
     StateSettings,
 )
 
-# `rfa` reads these for every command.
+# Variables that all commands of `rfa` read.
 OTHER_VARIABLES: Final = frozenset({"RFA_DEBUG"})
 # Settings that are not supported any more, and the settings that replace them.
 RETIRED: Final = {

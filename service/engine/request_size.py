@@ -141,7 +141,7 @@ def grow(lease: Lease | None, param: str, size: int) -> None:
 
     Raises:
         InvalidRequest: If a request may not use that much memory. The message names `param`.
-        Overloaded: If the memory is in use.
+        Overloaded: If there is currently not enough free memory.
     """
     if lease is None:
         return
@@ -156,7 +156,11 @@ def grow(lease: Lease | None, param: str, size: int) -> None:
 
 
 def check_reply_numbers(param: str, numbers: int, limit: int) -> None:
-    """Raise InvalidRequest if the reply would contain too many numbers. The message names `param`."""
+    """Check that a reply does not contain more numbers than `limit`.
+
+    Raises:
+        InvalidRequest: If the reply would be too large. The message names `param`.
+    """
     if numbers > limit:
         raise InvalidRequest(
             f"{param}: the reply would contain about {numbers} numbers, but this server sends at most {limit}; "

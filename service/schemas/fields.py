@@ -12,7 +12,7 @@ from rfa.service.neutral import OneOf
 MAX_ITEMS = 1_000_000
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-# Number of tokens that a request asks for.
+# Number of tokens in a request.
 TokenCount = Annotated[int, Field(ge=1, le=1_000_000)]
 Milliseconds = Annotated[int, Field(ge=1, le=3_600_000)]
 SEED = "random seed. If it is null, a seed is chosen at random. The reply contains the seed"
