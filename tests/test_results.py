@@ -43,8 +43,10 @@ def test_every_section_says_where_it_comes_from() -> None:
     sections = re.split(r"^### ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     assert len(sections) == len(DOCUMENTS)
     for section in sections:
-        assert re.search(r"^Commit [0-9a-f]{12}(-dirty)?[,;]", section, flags=re.MULTILINE), section[:80]
-        assert re.search(r"^Made by `(rfa|python -m|make) ", section, flags=re.MULTILINE), section[:80]
+        assert re.search(r"^Measured at commit [0-9a-f]{12}(-dirty)?( on |\. )", section, flags=re.MULTILINE), section[
+            :80
+        ]
+        assert re.search(r"^To reproduce: `(rfa|python -m|make) ", section, flags=re.MULTILINE), section[:80]
 
 
 def test_a_file_without_a_declaration_is_refused() -> None:
@@ -57,7 +59,7 @@ def test_a_file_without_a_declaration_is_refused() -> None:
 def test_a_missed_bar_stands_in_front() -> None:
     missed = [{**bar, "met": False, "actual": 99.5} for bar in DOCUMENTS["load-text-64"]["budgets"]]
     text = page({**DOCUMENTS, "load-text-64": {**DOCUMENTS["load-text-64"], "budgets": missed}})
-    front = text[text.index("## Missed bars") : text.index("## Filters")]
+    front = text[text.index("## Missed targets") : text.index("## Filters")]
     assert front.count("[Texts](#texts)") == len(missed)
     assert "| ttft_p99_ms | 99.5 | 200 | **missed** |" in text
 

@@ -35,12 +35,13 @@ def alarm_tables(document: Document) -> list[Table]:
                 (name, f"{row['observations']:,}", *(f"{value:.2f}" for value in row["over_nominal"].values()))
                 for name, row in rows
             ],
-            f"Alarms / requested alarms, pooled, without the first {document['burn_in']} observations of a series:",
+            "The table shows the number of alarms divided by the requested number, for all series of a set, without "
+            f"the first {document['burn_in']} observations of each.",
         ),
         Table(
             ("series", *(f"{100 * float(level):g} %" for level in first["coverage"])),
             [(name, *(f"{100 * value:.1f}" for value in row["coverage"].values())) for name, row in rows],
-            "Percent of the observations inside their one-step forecast interval, by level:",
+            "The next table shows the percentage of observations inside their one-step forecast interval, by level.",
         ),
     ]
 
@@ -70,7 +71,7 @@ def nab_tables(document: Document) -> list[Table]:
             if None not in scores:
                 rows.append((f"{name}, {title}", *(f"{score:.1f}" for score in scores)))
     profiles = own[1]["whole"]
-    note = f"NAB score on {document['files']} of 58 files, with `quiet` = {document['quiet']} rows:"
+    note = f"The NAB score is computed on {document['files']} of 58 files, with `quiet` = {document['quiet']} rows."
     return [Table(("detector", *profiles), rows, note)]
 
 
@@ -97,7 +98,7 @@ def forecast_tables(document: Document) -> list[Table]:
                     )
                     for column in document["columns"]
                 ],
-                f"CRPS {lead} h ahead, on the {document['rows']['test']:,} hours of the test third:",
+                f"The CRPS {lead} h ahead is computed on the last third, which has {document['rows']['test']:,} hours.",
             )
         )
     return tables
@@ -120,7 +121,7 @@ def afa_tables(document: Document) -> list[Table]:
         Table(
             ("noise (σ², η²)", "AFA, by seed", *losses),
             [(_noise(row), _by_seed(row, "loss"), *(f"{row['loss'][name]:.3f}" for name in losses)) for row in rows],
-            "One-step loss:",
+            "The table shows the one-step loss.",
         ),
         Table(
             ("noise (σ², η²)", "state RMSE, by seed", "Kalman filter", "raw", "eigenvalues found", "in 90 %"),
@@ -134,7 +135,7 @@ def afa_tables(document: Document) -> list[Table]:
                 )
                 for row in rows
             ],
-            f"The true eigenvalues are {_eigenvalues([document['true_eigenvalues']])}:",
+            f"The true eigenvalues are {_eigenvalues([document['true_eigenvalues']])}.",
         ),
     ]
 
@@ -159,7 +160,7 @@ def auto_bars(document: Document) -> Iterator[ShownBar]:
         figures = sum(one["figures"] for one in leads)
         held = sum(one["inside"] + one["warned"] for one in leads)
         yield ShownBar(
-            f"auto: coverage {lead} ahead inside the bar, or warned",
+            f"auto: coverage {lead} ahead within the target range, or a warning",
             f"{held} of {figures}",
             f"{figures}",
             held == figures,

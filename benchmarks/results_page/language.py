@@ -23,12 +23,12 @@ def language_tables(document: Document) -> list[Table]:
                 rows.append((f"`{name}`, {mode}", f"{model['parameters']:,}", *cells))
     first = next(iter(document["models"].values()))["scores"]
     lengths = dict.fromkeys(score["length"] for score in first)
-    note = f"Perplexity per token / bits per byte on {first[0]['tokens']:,} tokens, by the length of the window:"
+    note = f"Perplexity per token / bits per byte are computed on {first[0]['tokens']:,} tokens, by window length."
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
         *_passes_tables(document),
-        Table(("baseline", "bits per byte"), baselines, "On both test novels:"),
+        Table(("baseline", "bits per byte"), baselines, "The baselines are evaluated on both test novels."),
     ]
 
 
@@ -47,10 +47,10 @@ def _passes_tables(document: Document) -> list[Table]:
     ]
     score = found[0][1]["score"]
     note = (
-        f"Recurrent mode by `passes`, on {score['tokens']:,} tokens in windows of {score['length']:,}, and CPU time "
-        "per token on one core, in a prompt and in decoding one text:"
+        f"The next table compares the numbers of `passes` in recurrent mode, on {score['tokens']:,} tokens in windows "
+        f"of {score['length']:,}. CPU times are per token on one core, in a prompt and in decoding one text."
     )
-    head = "model, passes", "perplexity / bits per byte", "prompt, µs a token", "decoding, µs a token"
+    head = "model, passes", "perplexity / bits per byte", "prompt, µs per token", "decoding, µs per token"
     return [Table(head, rows, note)]
 
 
@@ -67,7 +67,7 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
         (row["title"], *(f"{scores[cell]:.3f}" if cell in scores else "–" for cell in cells), row["capacity"])
         for row, scores in zip(rows, found, strict=True)
     ]
-    note = f"Share of {document['plan']['answers']:,} correct answers, by number of {noun}:"
+    note = f"The table shows the share of correct answers, of {document['plan']['answers']:,}, by number of {noun}."
     return Table((task, *heads, "held"), shown, note)
 
 
@@ -86,8 +86,8 @@ def quality_tables(document: Document) -> list[Table]:
         for (name, mode), losses in _losses(document).items()
     ]
     note = (
-        f"Perplexity on {document['tokens']:,} tokens by the length of separate windows, mean ± standard deviation "
-        "over the seeds, and its ratio to M2 with the same seed:"
+        f"Perplexity is computed on {document['tokens']:,} tokens in separate windows, by their length. Values are "
+        "means ± standard deviations over the seeds. Ratios are relative to M2 with the same seed."
     )
     tables = [
         Table(
@@ -109,7 +109,8 @@ def quality_tables(document: Document) -> list[Table]:
     if speeds:
         shown = [(f"{name}, {mode}", row["forward"], row["training"]) for (name, mode), row in speeds.items()]
         note = (
-            "Tokens per second on one core, without fused GPU kernels (in brackets relative to B1 in the same round):"
+            "The next table shows tokens per second on one core, without fused GPU kernels. Values in brackets are "
+            "relative to B1 in the same round."
         )
         tables.append(Table(("model", "reads", "trains"), shown, note))
     return tables

@@ -75,9 +75,9 @@ def gift_tables(document: Document) -> list[Table]:
     head = ("relative to the naive forecast", f"MASE, {len(tasks)} tasks", "WQL")
     found = [
         Table(
-            (*head, f"MASE, {len(others)} tasks never looked at", "WQL"), means,
-            "Geometric means relative to the seasonal naive forecast, whose intervals are those of a seasonal random "
-            "walk; lower is better. A dash means that the model was not run on all of the tasks.",
+            (*head, f"MASE, {len(others)} tasks not seen before", "WQL"), means,
+            "The values are geometric means relative to the seasonal naive forecast, whose intervals are those of a "
+            "seasonal random walk. Lower is better. A dash means that the model was not run on all of the tasks.",
         )
     ]  # fmt: skip
     published = list(document["published"].get("models", {}))
@@ -89,7 +89,7 @@ def gift_tables(document: Document) -> list[Table]:
              *(f"{one[1 - k]:.2f}" if (one := ratios(document, task, name)) else "–" for name in columns))
             for task, kept in tasks.items() if NAIVE in kept
         ]  # fmt: skip
-        note = f"{measure} of the naive forecast, and of the models relative to it:"
+        note = f"The next table shows the {measure} of the naive forecast, and those of the models relative to it."
         found.append(Table(("task", "windows", "naive", *columns), rows, note))
     return [*found, *_coverage(document)]
 
@@ -101,7 +101,7 @@ def _coverage(document: Document) -> list[Table]:
         (task, *(f"{100 * kept[name]['inside'][NINETY]:.1f}" if name in kept else "–" for name in names))
         for task, kept in document["tasks"].items()
     ]
-    return [Table(("task", *names), rows, "Percent of the values inside 90 % intervals:")]
+    return [Table(("task", *names), rows, "The next table shows the percentage of the values inside 90 % intervals.")]
 
 
 def gift_bars(document: Document) -> Iterator[ShownBar]:

@@ -20,7 +20,7 @@ README = HOME / "README.md"
 WORDS = Path(__file__).with_name("results.toml")
 TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
 _DECLARED = {name: shown_by(spec) for name, spec in TABLES.items()}
-# Left to the terminal, and the section shared by several loads.
+# Results that are shown only in the terminal, and load tests that share a section.
 _ON_TERMINALS = ("load", "load-run", "kernel")
 _LOADS = ("load-filter-live", "load-text-64", "load-mixed", "load-overload")
 SHOWN: Mapping[str, Shown] = {
@@ -40,8 +40,9 @@ SHOWN: Mapping[str, Shown] = {
 BETWEEN = ("<!-- results: made by `make results` -->", "<!-- end of results -->")
 BEGINNING = """# Results
 
-`make results` writes this page from the files of [results](../results). Every section has its command, commit, hardware
-and date. A bar is a limit that was set before the measurement. A commit marked `-dirty` had uncommitted changes.
+`make results` writes this page from the files in [results](../results). Every section states its command, commit,
+hardware and date. A target is a limit that was set before the measurement. A commit marked `-dirty` had uncommitted
+changes.
 """
 
 
@@ -83,12 +84,12 @@ def page(documents: Mapping[str, Document]) -> str:
     missing = {result.file for result in declared()} - {result.file for result in results}
     for names in ({result.file for result in results}, SHOWN.keys() - missing):
         if unlike := names ^ documents.keys():
-            raise ValueError(f"declared and present in results/ are not the same: {', '.join(sorted(unlike))}")
+            raise ValueError(f"these names are only in one of results.toml and results/: {', '.join(sorted(unlike))}")
     bars = {result.file: list(SHOWN[result.file].bars(documents[result.file])) for result in results}
     blocks = [
         BEGINNING,
         *("## Overview\n", _text(_overview(results, documents, bars))),
-        *("## Missed bars\n", _text(_missed(results, bars))),
+        *("## Missed targets\n", _text(_missed(results, bars))),
     ]
     for subject in dict.fromkeys(result.subject for result in results):
         blocks.append(f"## {subject}\n")
@@ -127,12 +128,12 @@ def _overview(
         dates = {_hardware(part, document).get("date", "") for part in SHOWN[result.file].origins(document)}
         judged = [bar.is_met for bar in bars[result.file] if bar.is_met is not None]
         rows.append((result.link, max(dates), f"{sum(judged)} of {len(judged)}" if judged else ""))
-    return Table(("result", "measured on", "bars met"), rows)
+    return Table(("result", "measured on", "targets met"), rows)
 
 
 def _missed(results: Iterable[Result], bars: Mapping[str, Sequence[ShownBar]]) -> Table:
     return Table(
-        ("bar", "measured", "limit", "section"),
+        ("target", "measured", "limit", "section"),
         [
             (bar.name, bar.actual, bar.limit, result.link)
             for result in results
@@ -149,7 +150,7 @@ def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> li
         blocks.append(f"{result.says}\n")
     blocks += [f"![{result.title}]({figure})\n" for figure in result.figures]
     origins = dict.fromkeys(_origin(part, document) for part in shown.origins(document))
-    source = f"Made by `{result.command}`, in [{result.file}.json](../results/{result.file}.json)."
+    source = f"To reproduce: `{result.command}`. Data: [{result.file}.json](../results/{result.file}.json)."
     return [*blocks, "\n".join([*(f"{origin}.  " for origin in origins), source]) + "\n"]
 
 
@@ -158,22 +159,23 @@ def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[s
     blocks = [*map(_text, shown.parts(document))]
     if bars:
         rows = [(bar.name, bar.actual, bar.limit, bar.verdict) for bar in bars]
-        blocks.append(_text(Table(("bar", "measured", "limit", ""), rows)))
+        blocks.append(_text(Table(("target", "measured", "limit", ""), rows)))
     return blocks
 
 
 def _origin(part: Document, document: Document) -> str:
     """Return commit, hardware and date of a part. Missing entries come from the document."""
-    commit = f"Commit {part.get('commit', document.get('commit'))}"
+    commit = f"Measured at commit {part.get('commit', document.get('commit'))}"
     origin = _hardware(part, document)
     if "device" in origin:
         versions = (
             f"driver {origin['driver']}, CUDA {origin['cuda']}, torch {origin['torch']}, Triton {origin['triton']}"
         )
-        return f"{commit}, {origin['device']}, {versions}, {origin['date']}"
+        return f"{commit} on {origin['date']} ({origin['device']}, {versions})"
     if origin:
-        return f"{commit}, {origin['cpu']}, cores: {origin['cores']}, Python {origin['python']}, {origin['date']}"
-    return f"{commit}; the result does not depend on the hardware, and names no date"
+        cores = f"{origin['cores']} {'core' if origin['cores'] == 1 else 'cores'}"
+        return f"{commit} on {origin['date']} ({origin['cpu']}, {cores}, Python {origin['python']})"
+    return f"{commit}. The result does not depend on the hardware"
 
 
 def _hardware(part: Document, document: Document) -> Mapping[str, str]:
