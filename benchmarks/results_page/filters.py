@@ -35,8 +35,7 @@ def alarm_tables(document: Document) -> list[Table]:
                 (name, f"{row['observations']:,}", *(f"{value:.2f}" for value in row["over_nominal"].values()))
                 for name, row in rows
             ],
-            "The table shows the number of alarms divided by the requested number, for all series of a set, without "
-            f"the first {document['burn_in']} observations of each.",
+            f"The first {document['burn_in']} observations of each series are not counted.",
         ),
         Table(
             ("series", *(f"{100 * float(level):g} %" for level in first["coverage"])),

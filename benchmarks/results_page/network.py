@@ -75,7 +75,7 @@ def gift_tables(document: Document) -> list[Table]:
     head = ("relative to the naive forecast", f"MASE, {len(tasks)} tasks", "WQL")
     found = [
         Table(
-            (*head, f"MASE, {len(others)} tasks not seen before", "WQL"), means,
+            (*head, f"MASE, {len(others)} tasks not used in development", "WQL"), means,
             "The values are geometric means relative to the seasonal naive forecast, whose intervals are those of a "
             "seasonal random walk. Lower is better. A dash means that the model was not run on all of the tasks.",
         )
