@@ -1,15 +1,15 @@
-# make serve     set up what serving needs (no torch) and serve every bundle in bundles/ on HOST:PORT
-# make test      set up everything and run the tests but the slow ones: minutes
-# make test-all  set up more and run all of them, or a part: make test-all SHARD=1/4; a file that passed is not run again
-#                at the same commit. What was left out and reached is written to results/tests.json
-# make check     set up everything and run the linter, the formatter and the type checker
-# make results   write docs/RESULTS.md and the table of README.md from what is measured in results/
-# make train-series  train the network of any series in RUN, from a copy of the code as it is now, at low priority
-# make docs      set up everything and build the documentation in build/docs: a warning is an error
+# make serve     set up everything for serving (without torch), and serve every bundle in bundles/ on HOST:PORT
+# make test      set up everything, and run all tests that are not slow (minutes)
+# make test-all  set up all packages, and run all tests or a part (SHARD=1/4). Files that passed at the same commit are not
+#                run again. Reasons of skipped tests and the coverage are written to results/tests.json
+# make check     set up everything, and run the linter, the formatter and the type checker
+# make results   write docs/RESULTS.md and the table of README.md from the files in results/
+# make train-series  train the series network in RUN, from a copy of the committed code, at low priority
+# make docs      set up everything, and build the documentation in build/docs; a warning is an error
 #
-# Set-up goes to .venv, and is done again only when pyproject.toml or constraints.txt changed: stamps in .venv tell.
+# Packages are installed in .venv. This is repeated only if pyproject.toml or constraints.txt changes (see the stamps in .venv).
 
-# The first interpreter that is new enough, so that an old python3 does not stand in the way of a newer one beside it.
+# The first Python that is new enough. An older python3 must not hide a newer one that is also installed.
 SUITABLE := import sys; sys.exit(sys.version_info < (3, 11))
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c '$(SUITABLE)' >/dev/null 2>&1 && { echo $$p; exit; }; done; echo python3)
@@ -20,23 +20,23 @@ PORT ?= 8000
 PIP_FLAGS ?=
 PYTEST_FLAGS ?=
 SHARD ?= 1/1
-# Processes that share the tests: one per core, and one more because a quarter of the time they wait for others. The numeric
-# libraries run one thread in each. What these are told about threads, nproc takes for the number of cores.
+# Number of test processes: one per core, and one more because tests wait for a quarter of the time. The numeric libraries
+# run one thread in each process. nproc would report the value of OMP_NUM_THREADS, so it is unset.
 CORES := $(shell env -u OMP_NUM_THREADS -u OMP_THREAD_LIMIT nproc 2>/dev/null || echo 2)
 TEST_WORKERS ?= $(shell expr $(CORES) + 1)
 SERVE_FLAGS ?=
 
 BIN := $(VENV)/bin
-# Python compiles what it imports, once: pip would spend a minute on all that nobody imports.
+# Python compiles modules when they are first imported. pip would spend a minute on modules that are never imported.
 PIP := $(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --constraint constraints.txt
 TORCH := torch==2.13.0
 OLDEST_TRITON := 3.6.0
 
 SUPPLY := $(VENV)/supply/bin
-# What the tests ask Debian for, each beside what asks: a browser, other people's signatures, the alerts' unit tests,
-# and for IMAGE_BASE what makes a base image and builds on it.
+# Debian packages that tests need: a browser, minisign, promtool for the unit tests of the alerts, and, for IMAGE_BASE,
+# the tools that create a base image and build on it.
 SYSTEM_PACKAGES := chromium minisign prometheus buildah debootstrap openjdk-17-jre-headless
-# Of train-series: its folder, a folder that gets each checkpoint as well, and other options of rfa train series.
+# Options of train-series: the directory of the run, a second directory for checkpoints, and options of rfa train series.
 RUN ?= runs/series
 COPY_TO ?=
 TRAIN_FLAGS ?=
@@ -46,14 +46,14 @@ LOCK := docs/deploy/requirements.lock
 IMAGE_EXTRAS := redis,tracing
 
 export OMP_NUM_THREADS ?= 1
-# The tests start hundreds of interpreters: one that keeps no compiled code compiles all of torch for itself.
+# The tests start hundreds of interpreters. Without stored bytecode, each of them would compile all of torch.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help serve test test-all test-all-system check format train-series docs results dist image-test lock sbom audit clean
-# Two goals of one call share one environment: they must not install into it at once.
+# Two goals of one call share an environment, so they must not install packages at the same time.
 .NOTPARALLEL:
-# An interrupted set-up leaves no stamp behind.
+# An interrupted installation must not leave a stamp.
 .DELETE_ON_ERROR:
 
 help:
@@ -62,10 +62,10 @@ help:
 serve: $(VENV)/.serve
 	$(BIN)/rfa serve --host $(HOST) --port $(PORT) $(SERVE_FLAGS)
 
-# A file stays in one process: what its tests share is made once, and compiled once.
+# All tests of a file run in one process, so that fixtures and kernels of a file are created once.
 test: $(VENV)/.develop
 test: PYTEST_SELECTION := -m "not slow"
-# IMAGE_BASE and NAB_DATA, where they are given, let those tests run that ask for them.
+# IMAGE_BASE and NAB_DATA, if set, enable the tests that need them.
 test-all: $(VENV)/.all
 test-all: export IMAGE_TEST := $(IMAGE_BASE)
 test-all: PYTEST_SELECTION := -p tests.whole --cov --cov-report=json:$(COVERED) --whole-coverage=$(COVERED) \
@@ -73,7 +73,7 @@ test-all: PYTEST_SELECTION := -p tests.whole --cov --cov-report=json:$(COVERED) 
 test test-all:
 	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder $(PYTEST_SELECTION) $(PYTEST_FLAGS)
 
-# As root.
+# Must be run as root.
 test-all-system:
 	apt-get update
 	apt-get install --yes --no-install-recommends $(SYSTEM_PACKAGES)
@@ -83,7 +83,7 @@ check: $(VENV)/.develop
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The copy stays what it is while the repository goes on: the same call resumes the run with the code that began it.
+# The copy does not change when the repository does, so the same command resumes the run with the code that started it.
 train-series: $(VENV)/.develop
 	@test -d $(RUN)/code || { mkdir -p $(RUN)/code && git archive HEAD | tar -x -C $(RUN)/code; }
 	cd $(RUN)/code && PYTHONPATH=. NUMBA_NUM_THREADS=1 nice -n 19 $(abspath $(BIN))/python -m rfa train series \
@@ -96,8 +96,8 @@ format: $(VENV)/.develop
 results: $(VENV)/.develop
 	$(BIN)/python -m rfa.benchmarks.results_page
 
-# Source distribution and wheel in dist/, as an index takes them. The wheel is built from this folder and not from the
-# source distribution: it has the compiled kernels, so the first answer after `pip install` compiles nothing.
+# Source distribution and wheel in dist/, in the form for a package index. The wheel is built from this directory and not
+# from the source distribution, so that it contains compiled kernels and nothing is compiled after `pip install`.
 dist: $(VENV)/.supply $(VENV)/.serve
 	rm -rf dist build/lib
 	find runtime -name '*.nb[ci]' -delete
@@ -106,15 +106,15 @@ dist: $(VENV)/.supply $(VENV)/.serve
 	$(SUPPLY)/python -m build --wheel --outdir dist .
 	$(SUPPLY)/twine check --strict dist/*
 
-# Nothing is fetched: every page, style and script of the site is made here.
+# Builds the site without network access.
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx --fresh-env --fail-on-warning --keep-going --quiet docs build/docs
 
-# The images, really built and run: needs root and buildah; IMAGE_BASE names a base image that exists here.
+# Build and run the images. Needs root and buildah. IMAGE_BASE names an existing base image.
 image-test: $(VENV)/.develop
 	IMAGE_TEST=$(or $(IMAGE_BASE),1) $(BIN)/python -m pytest tests/deploy/test_image.py tests/deploy/test_cuda_image.py
 
-# Of what the CPU image installs: its lock with hashes, its bill of materials, known weaknesses. These ask the package index.
+# Supply chain of the CPU image: lock file with hashes, bill of materials, known vulnerabilities. These query the package index.
 lock: $(VENV)/.supply
 	$(BIN)/python docs/deploy/requirements.py $(IMAGE_EXTRAS) | $(SUPPLY)/pip-compile --quiet --generate-hashes \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --strip-extras --no-annotate --no-header \
@@ -141,27 +141,27 @@ $(VENV)/.serve: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) --editable '.[plot,redis,tracing]'
 	@touch $@
 
-# Tools that look at the environment stay out of it.
+# Tools that inspect the environment are installed in a separate one.
 $(VENV)/.supply: $(VENV)/.python
 	$(PYTHON) -m venv $(VENV)/supply
 	$(SUPPLY)/python -m pip install --disable-pip-version-check $(PIP_FLAGS) pip-tools==7.6.2 pip-audit==2.10.1 cyclonedx-bom==7.5.0 \
 		build==1.6.1 twine==7.0.0
 	@touch $@
 
-# torch comes before everything that asks for it, so that nothing else picks its version or build.
+# torch is installed before packages that depend on it, so that they do not select another version or build of it.
 $(VENV)/.develop: $(VENV)/.python pyproject.toml constraints.txt
 	$(PIP) $(TORCH)
 	$(PIP) --editable '.[train,dev,gpu,redis,tracing,bench]'
 	@touch $@
 
-# What only some tests need, beside what they all do. The oldest Triton has a folder of its own beside the newest.
+# Packages that only some tests need. The oldest supported Triton is installed in a separate directory.
 $(VENV)/.all: $(VENV)/.develop
 	$(PIP) --editable '.[ray,spark,whole]'
 	$(BIN)/python -m pip install --disable-pip-version-check --no-compile $(PIP_FLAGS) --no-deps --upgrade \
 		--target $(VENV)/triton-$(OLDEST_TRITON) triton==$(OLDEST_TRITON)
 	@touch $@
 
-# References are made from the code, which is installed by now: to build it once more would take as long as the rest.
+# References are generated from the installed code. A separate build environment would take as long as the rest.
 $(VENV)/.docs: $(VENV)/.develop
 	$(BIN)/python docs/deploy/requirements.py docs > $(VENV)/docs.txt
 	$(PIP) --requirement $(VENV)/docs.txt

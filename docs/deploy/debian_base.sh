@@ -1,5 +1,5 @@
 #!/bin/sh
-# A base image for the Dockerfile's BASE where no registry can be reached: Debian's Python 3.11 from a package mirror.
+# Create a base image for BASE of the Dockerfile if no image registry can be reached: Python 3.11 of Debian from a package mirror.
 #
 #   sudo docs/deploy/debian_base.sh localhost/python-base [MIRROR]
 #
@@ -11,7 +11,7 @@ root=$(mktemp -d)
 trap 'rm -rf "$root"' EXIT
 debootstrap --variant=minbase --include=ca-certificates,python3,python3-venv bookworm "$root" "$mirror"
 rm -rf "$root"/var/cache/apt/* "$root"/var/lib/apt/lists/*
-# What Debian's own slim image leaves out: nobody reads pages or translations in a container. Licences stay.
+# Like Debian's slim image, leave out manual pages and translations, but not licenses.
 rm -rf "$root"/usr/share/locale/* "$root"/usr/share/man/* "$root"/usr/share/info/*
 find "$root"/usr/share/doc -type f ! -name copyright -delete
 container=$(buildah --storage-driver vfs from scratch)

@@ -1,6 +1,6 @@
-"""Exit with 0 when the server of this container is ready, with 1 when it is not: the image's HEALTHCHECK.
+"""HEALTHCHECK of the image: exit with 0 if the server of this container is ready, otherwise with 1.
 
-Python's own HTTP client, so that the image needs no curl; `RFA_HEALTH_PORT` and `RFA_PORT` as the server reads them.
+It uses the HTTP client of Python, so the image needs no curl. It reads `RFA_HEALTH_PORT` and `RFA_PORT` like the server.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ TIMEOUT_SECONDS = 4
 
 
 def is_ready(port: int) -> bool:
-    """Whether `GET /ready` answers 200; false also when nothing listens or no answer comes in time."""
+    """Return whether `GET /ready` returns 200. If nothing listens, or there is no reply in time, return False."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
     try:
         connection.request("GET", "/ready")

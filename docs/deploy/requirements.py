@@ -1,6 +1,6 @@
-"""Print what pyproject.toml asks for, one requirement a line: the core, and the extras named in the first argument.
+"""Print the requirements in pyproject.toml, one per line: the core, and the extras named in the first argument.
 
-An image installs these in a layer of their own, which a change of code leaves in the cache.
+An image installs them in a separate layer, so that a change of code does not install them again.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from pathlib import Path
 
 
 def requirements(project: dict, extras: list[str]) -> list[str]:
-    """The core requirements, then those of each extra.
+    """Return the core requirements, followed by those of each extra.
 
     Raises:
-        KeyError: there is no such extra.
+        KeyError: If there is no such extra.
     """
     return [*project["dependencies"], *(line for extra in extras for line in project["optional-dependencies"][extra])]
 

@@ -1,8 +1,8 @@
 #!/bin/sh
-# Starts the server in every image, or `rfa watch` if the first argument is watch, with the CPU kernels that the image build compiled.
+# Start the server, or `rfa watch` if the first argument is watch, with the CPU kernels that the image build compiled.
 #
-# numba needs a writable cache folder, and an image's root is often read-only: copy the kernels to one. numba ignores
-# kernels of another processor target (rfa/runtime/processor.py); the server then compiles its own.
+# numba needs a writable cache directory, and the root of an image is often read-only, so the kernels are copied. numba ignores
+# kernels for another processor target (rfa/runtime/processor.py); the server then compiles its own.
 set -eu
 export NUMBA_CACHE_DIR="$HOME/kernels"
 if mkdir -p "$NUMBA_CACHE_DIR"; then cp -R /opt/rfa/kernels/. "$NUMBA_CACHE_DIR" || true; fi
