@@ -57,7 +57,7 @@ class Day:
         self.begin = int(rng.integers(8 * DAY, (DAYS - 1) * DAY))
 
     def rhythm(self, depth: float) -> Array:
-        """1 on average, highest in the afternoon, lower on weekends."""
+        """Return a factor with mean 1, which is highest in the afternoon and lower on weekends."""
         days = self.minutes / DAY
         weekend = 1 / (1 + np.exp(-8 * np.sin(2 * np.pi * (days - 4.25) / 7) + 5))
         found: Array = (1 + depth * np.cos(2 * np.pi * (days - self.rng.uniform(0.55, 0.65)))) * (
@@ -66,7 +66,7 @@ class Day:
         return found
 
     def noise(self, share: float, memory: float = 0.6) -> Array:
-        """Autoregressive noise of this standard deviation."""
+        """Return autoregressive noise with this standard deviation."""
         shocks = self.rng.standard_normal(DAYS * DAY) * np.sqrt(1 - memory**2)
         for t in range(1, len(shocks)):
             shocks[t] += memory * shocks[t - 1]
@@ -74,16 +74,16 @@ class Day:
         return found
 
     def load(self, level: float = 400.0) -> Array:
-        """Requests a minute."""
+        """Return requests per minute."""
         return np.maximum(level * self.rhythm(0.5) * (1 + self.noise(0.05)), 0.0)
 
     def latency(self) -> Array:
-        """Milliseconds, skewed, higher under load."""
+        """Return latencies in milliseconds, which are skewed and grow with the load."""
         found: Array = 80 * self.rhythm(0.15) * np.exp(self.noise(0.08))
         return found
 
     def cpu(self) -> Array:
-        """Percent."""
+        """Return processor time in percent."""
         return np.clip(45 * self.rhythm(0.4) + 3 * self.noise(1.0), 1, 99)
 
     def during(self, rows: int) -> slice:
@@ -163,7 +163,7 @@ KINDS: dict[str, Callable[[Day], Incident]] = {
 
 
 def simulate(kind: str, seed: int) -> Incident:
-    """The series of a kind."""
+    """Return the series of a kind."""
     return KINDS[kind](Day(np.random.default_rng((seed, list(KINDS).index(kind)))))
 
 
@@ -186,7 +186,7 @@ class Result(NamedTuple):
 
 
 def alarms_of(values: Array, model: str) -> Array:
-    """Rows with an alarm."""
+    """Return the rows with an alarm."""
     times = np.datetime64("2026-01-05", "s") + 60 * np.arange(len(values))
     table = pa.table({"t": times, "y": values})
     with warnings.catch_warnings():
@@ -205,14 +205,14 @@ def judge(incident: Incident, alarms: Array) -> Result:
 
 
 def job_nights(alarms: Array) -> list[int]:
-    """Nights, from 1, on which the job was an alarm."""
+    """Return the nights, counted from 1, on which the job raised an alarm."""
     minutes = alarms % DAY
     at_job = alarms[(minutes >= JOB_AT - 5) & (minutes < JOB_AT + JOB_LASTS + 5)]
     return sorted({int(row) // DAY + 1 for row in at_job})
 
 
 def measure(model: str, seeds: Sequence[int]) -> dict[str, Any]:
-    """The results of a model."""
+    """Return the results of a model."""
     kinds: dict[str, Any] = {kind: {"found_after": [], "elsewhere": 0, "expected": 0.0} for kind in KINDS}
     nights: list[list[int]] = []
     for seed in tqdm(seeds, unit="seed", disable=None):

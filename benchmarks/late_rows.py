@@ -61,7 +61,7 @@ class Worker:
 
 
 def measure(model: str, before: Path | None, portions: int) -> dict[str, dict[str, float]]:
-    """Microseconds a row, and the ratio to the stream without `late`."""
+    """Return microseconds per row, and the ratio to the stream without `late`."""
     workers = {"without": Worker(ROOT, model, {}), "late": Worker(ROOT, model, {"late": "5min"})}
     if before is not None:
         workers["before"] = Worker(before.resolve(), model, {})

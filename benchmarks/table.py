@@ -1,4 +1,4 @@
-"""Rows of many series from a Parquet file to another.
+"""Filter rows of many series from one Parquet file into another.
 
     python -m rfa.benchmarks.table --rows 10000000 --series 10000
 

@@ -3,8 +3,9 @@
     python -m rfa.benchmarks.watch
 
 A process of `rfa watch` with `/metrics` and a store gets requests of 2,000 series each over one connection. The
-first round creates the series and is not measured. The share of a core is that of all series every 15 seconds.
-States at rest are measured in process too: after a few rows, and after a week of a value a minute.
+first round creates the series and is not measured. The share of a core is that needed to process one observation
+of every series each 15 seconds. Compressed states are measured in process: after a few rows, and after a week with a
+value per minute.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ series_limit = {series}
 
 
 def bodies(series: int, t: float) -> list[bytes]:
-    """The requests of a round: a value of each series."""
+    """Return the requests of a round, with a value of each series."""
     values = np.random.default_rng(int(t)).normal(100.0, 5.0, series).round(3).tolist()
     labels = {"__name__": "load", "job": "benchmark", "region": "eu-central-1", "service": "checkout"}
     return [
@@ -65,7 +66,7 @@ def bodies(series: int, t: float) -> list[bytes]:
 
 
 def started(folder: Path, model: str, series: int) -> tuple[subprocess.Popen[bytes], str]:
-    """A watch, and the address of its receiver."""
+    """Start a watch. Return its process and the address of its receiver."""
     (folder / "watch.toml").write_text(CONFIG.format(folder=folder, model=model, series=series))
     log = folder / "log"
     with log.open("wb") as messages:
@@ -81,7 +82,7 @@ def started(folder: Path, model: str, series: int) -> tuple[subprocess.Popen[byt
 
 
 def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
-    """The figures of a model."""
+    """Return the results of a model."""
     with tempfile.TemporaryDirectory() as name:
         process, address = started(Path(name), model, series)
         try:
@@ -117,7 +118,9 @@ def measure(model: str, series: int, rounds: int) -> dict[str, Any]:
 
 
 def at_rest(model: str, rows: int, series: int) -> dict[str, Any]:
-    """Bytes of a state after so many rows of a daily wave with noise, and the processor time of the next ones."""
+    """Return the bytes of a state after so many rows of a daily wave with noise, and the processor time of the next
+    rows.
+    """
     query = Query(name="load", expr="load", model=model, series_limit=series)  # type: ignore[arg-type]
     one, draw, minute = QueryFilter(query, 60.0, is_counter=False), np.random.default_rng(1), 60.0
     labels = [(("instance", str(k)),) for k in range(series)]
@@ -143,7 +146,7 @@ def at_rest(model: str, rows: int, series: int) -> dict[str, Any]:
 
 
 def bar(name: str, actual: float, most: float) -> dict[str, Any]:
-    """A figure, and whether it is at most so much."""
+    """Return a figure, its limit, and whether it is at most this limit."""
     return {"name": name, "actual": round(actual, 3), "bar": most, "met": actual <= most}
 
 

@@ -26,7 +26,7 @@ from rfa.benchmarks.cost.model import KINDS
 
 @dataclass(frozen=True)
 class Published:
-    """A measured speed in TFLOP/s."""
+    """A published speed in TFLOP/s."""
 
     gpu: str
     year: int
@@ -81,7 +81,7 @@ def _turn(
 def plain_kernel(
     p_q, p_k, p_v, p_out, length, scale, W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_CAUSAL: tl.constexpr
 ):  # fmt: skip
-    """Softmax attention of a block of queries of one head."""
+    """Compute softmax attention of a block of queries of one head."""
     o_row = tl.program_id(0) * BM + tl.arange(0, BM)
     o_w = tl.arange(0, W)
     own = tl.program_id(1).to(tl.int64) * length * W

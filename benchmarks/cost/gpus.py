@@ -1,6 +1,6 @@
-"""Parts that the fused kernels are compiled for, as their makers and those who measured them describe them.
+"""Properties of the GPUs for which the fused kernels are compiled, from data sheets and published measurements.
 
-What the model of cost (`cost_model.py`) takes of each. Nothing here was fitted to our kernels.
+The cost model (`model.py`) uses these numbers. None of them was fitted to kernels of this package.
 
 - *SMs, clocks, tensor cores, lanes, shared memory, bandwidth*: NVIDIA's white papers of GA100, GH100, AD102, Blackwell
   RTX and the L4 and B200 data sheets; lanes of each pipe: "throughput of native arithmetic instructions" in the CUDA

@@ -1,4 +1,4 @@
-"""The picture of `accuracy`: error relative to the oracle by kind of noise, and the error after a jump."""
+"""Picture of `accuracy`: the error relative to the oracle by kind of noise, and the error after a jump."""
 
 from __future__ import annotations
 

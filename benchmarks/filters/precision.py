@@ -104,7 +104,7 @@ def served(runtime: FilterRuntime, batch: Batch) -> Array:
 
 
 def attended(runtime: FilterRuntime, batch: Batch) -> Array:
-    """The same in attention mode, one request per stream."""
+    """Return the same figures in attention mode, with one request per stream."""
     assert batch.truth is not None
     rows = []
     for times, values, truth in zip(batch.times, batch.observations, batch.truth, strict=True):

@@ -1,4 +1,4 @@
-"""Filters that the linear filter's accuracy is compared with: Kalman filter, oracle, and two robust rivals.
+"""Filters with which the linear filter is compared: Kalman filter, oracle, and two robust filters.
 
 One textbook recursion in NumPy. For each observation it uses
 
@@ -60,7 +60,7 @@ def gate(bound: float) -> Weigh:
 
 
 def student(nu: float) -> Weigh:
-    """Expectation-maximisation for Student-t measurement noise."""
+    """Estimate the measurement noise by expectation-maximisation for Student-t noise."""
 
     def weigh(seen: Innovation) -> np.ndarray:
         weight = np.ones(len(seen.error))

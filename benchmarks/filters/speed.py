@@ -2,7 +2,7 @@
 
 A constant-velocity model in a plane, float64: `online` calls once per observation, `batch` filters 1,000 streams of
 1,000 steps in one call. Every result must agree with a textbook filter before it is timed. Figures are medians of
-processor time. Slow rivals run fewer streams or steps.
+processor time. Slow filters run fewer streams or steps.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The jobs of `filter_speed.py`, and a textbook filter for the expected results."""
+"""Data of `rfa bench filter-speed`, and a textbook filter that computes the expected results."""
 
 from __future__ import annotations
 

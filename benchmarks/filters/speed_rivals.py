@@ -1,4 +1,4 @@
-"""Contestants of `rfa bench filter-speed`: the linear filter with every rule, and the public Kalman filters."""
+"""Filters that `rfa bench filter-speed` compares: the linear filter with every rule, and public Kalman filters."""
 
 # The peers need not be installed.
 # mypy: disable-error-code="import-not-found,import-untyped"

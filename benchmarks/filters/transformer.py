@@ -1,4 +1,4 @@
-"""The Transformer filter (`transformer_model`) as a rival, with the matrices of each setting.
+"""The Transformer filter (`transformer_model`) with the matrices of each setting, for the comparison of filters.
 
 Its constant gain minimises the expected error over a series, because the stationary gain is zero without process noise.
 """

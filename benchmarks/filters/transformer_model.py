@@ -1,4 +1,4 @@
-"""The Transformer filter: one softmax attention head over a filter's own estimates, as near a Kalman filter as asked.
+"""The Transformer filter: one softmax attention head over a filter's own estimates. It approximates a Kalman filter.
 
 Source: Transformer Filter (after Goel and Bartlett); docs/MATH.md §7. A Kalman filter of constant gain is the recursion
 x*_i = M x*_{i-1} + K y_i: with M = (I - K C) A and the filter's gain it filters, with M = A - K C, the predictor's gain

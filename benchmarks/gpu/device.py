@@ -1,4 +1,4 @@
-"""The GPU that a figure was measured on, and the error without one."""
+"""The GPU on which a result is measured, and the error if there is none."""
 
 from __future__ import annotations
 

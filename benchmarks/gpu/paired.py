@@ -115,7 +115,7 @@ class Bar:
 
     @property
     def is_met(self) -> bool:
-        """Whether the bound is met. False without a measurement."""
+        """Return whether the limit is met. Return False without a measurement."""
         if self.actual is None or not np.isfinite(self.actual):
             return False
         return self.actual >= self.limit if self.is_minimum else self.actual <= self.limit

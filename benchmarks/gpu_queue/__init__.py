@@ -1,1 +1,1 @@
-"""Measurements that need a GPU, run by one command on a borrowed machine: `python -m rfa.benchmarks.gpu_queue`."""
+"""Jobs that need a GPU, run by one command on a machine that is available for minutes."""

@@ -1,4 +1,4 @@
-"""`python -m rfa.benchmarks.gpu_queue`: one command for a machine with a GPU that is borrowed for minutes.
+"""`python -m rfa.benchmarks.gpu_queue`: one command for a machine whose GPU is available for minutes.
 
 Parts run in the order of `parts.py`, each in its own process with a time limit. Results and logs are written to --out
 as each part ends. The same command with that folder continues: finished parts are not repeated, and training resumes.

@@ -1,4 +1,4 @@
-"""The parts that need a GPU, most valuable first."""
+"""Jobs that need a GPU, the most important first."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Wishes:
 
 
 def tests(wishes: Wishes) -> Part:
-    """Tests that need a GPU."""
+    """Return the job that runs the tests that need a GPU."""
     rehearsal = ("--rehearse",) if wishes.is_rehearsal else ()
     command = (sys.executable, "-m", "rfa.benchmarks.gpu_queue.cuda_tests", *rehearsal)
     return Part("tests", command, seconds=120, least=40)
@@ -62,12 +62,12 @@ def _module(wishes: Wishes, name: str, *arguments: str) -> tuple[str, ...]:
 
 
 def series_speed(wishes: Wishes) -> Part:
-    """Speed of the series network's training, by size and batch."""
+    """Return the job that measures the training speed of the series network, by size and batch."""
     return Part("series-speed", _module(wishes, "series_speed", "--seconds", "75"), 95, 30, result="series-speed.json")
 
 
 def series(wishes: Wishes) -> Part:
-    """Training of the series network, resumed from an earlier session."""
+    """Return the job that trains the series network, and resumes an earlier session."""
     config = () if wishes.series_config is None else ("--config", str(wishes.series_config))
     minutes = () if wishes.series_minutes is None else ("--minutes", str(wishes.series_minutes))
     begin = () if wishes.series_from is None else ("--from", str(wishes.series_from))
@@ -75,14 +75,14 @@ def series(wishes: Wishes) -> Part:
 
 
 def served(wishes: Wishes) -> Part:
-    """A server with stored kernels and no compiler, under load."""
+    """Return the job that tests a server with stored kernels and without a compiler under load."""
     bundle = () if wishes.bundle is None else ("--bundle", str(wishes.bundle))
     no_compiler = {"CC": "/bin/false"} if wishes.bundle is not None else {}
     return Part("served", _module(wishes, "served", *bundle), 120, 30, no_compiler, result="load-text-64-gpu.json")
 
 
 def books(wishes: Wishes) -> Part:
-    """Limited training of the language model."""
+    """Return the job that trains the language model for a limited time."""
     out = wishes.out / "books"
     config = "small" if wishes.is_rehearsal else "books"
     steps = ("--steps", "1") if wishes.is_rehearsal else ()

@@ -1,4 +1,4 @@
-"""A folder split into pieces of at most 16 MiB, for machines that return only small files."""
+"""Split a directory into pieces of at most 16 MiB, for machines that return only small files."""
 
 from __future__ import annotations
 
@@ -28,11 +28,7 @@ def pack(folder: Path, out: Path, name: str, largest: int = LARGEST_PIECE) -> li
 
 
 def unpack(out: Path, name: str, folder: Path) -> bool:
-    """Extract the pieces into `folder`. Returns whether there were pieces.
-
-    Raises:
-        ValueError: a piece is missing or damaged.
-    """
+    """Extract the pieces into `folder`. Return whether there were pieces."""
     pieces = sorted(out.glob(f"{name}.tar.*"))
     if not pieces:
         return False

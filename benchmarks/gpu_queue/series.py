@@ -1,5 +1,5 @@
-"""Train the series network on a borrowed machine: unpack the state of an earlier session, train until stopped, pack
-it.
+"""Train the series network on such a machine: unpack the state of an earlier session, train until stopped, and pack the
+state.
 """
 
 from __future__ import annotations

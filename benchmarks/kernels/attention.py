@@ -1,7 +1,7 @@
 """Speed of attention on a GPU, compared with flash attention, FlexAttention and the eager reference.
 
-Every implementation is checked against float64 on the timed inputs. A failed rival gets a row with the reason; a
-failure of ours is raised.
+Every implementation is checked against float64 on the timed inputs. If another implementation fails, its row
+contains the reason. A failure of the fused kernels is raised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compile kernels in separate processes, without the interpreter of the tests. Each entry gives a line of JSON."""
+"""Compile kernels in separate processes, without the interpreter of the tests. Each entry results in a line of JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rivals of the fused kernels, as functions of rotated q, k, v `[B, N, H, W]` and the dynamics → out, same shape.
+"""Other implementations of attention. Each function maps rotated q, k, v `[B, N, H, W]` and the dynamics to the output.
 
 `flash` is softmax attention with the same matrix work. `flex` and `eager` compute what the fused kernels compute.
 FlexAttention has no factor after the softmax, so RFA takes two passes:

@@ -28,7 +28,7 @@ SUMMARY = Path("raw_results") / "summary" / "models_summary.jsonl"
 
 
 def log_likelihood(model: Language, sentence: str) -> float:
-    """Nats of a sentence after a line break, in recurrent mode."""
+    """Return the log likelihood in nats of a sentence after a line break, in recurrent mode."""
     tokens = model.vocabulary.encode(f"\n{sentence}")
     context = cast(SlotContext, model.start("recurrent"))
     try:
@@ -90,6 +90,6 @@ def _mean(numbers: list[Any]) -> float:
 
 
 def _published(summary: Path) -> dict[str, float]:
-    """The mean accuracy of each model of the summary, a row for a paradigm."""
+    """Return the mean accuracy of each model of the summary, whose rows are paradigms."""
     rows = [json.loads(line) for line in summary.read_text().splitlines()] if summary.is_file() else []
     return {title: _mean([row[name] for row in rows]) for name, title in MODELS.items() if rows}

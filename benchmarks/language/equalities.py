@@ -44,7 +44,7 @@ class Tokens:
     state: str | None = field(default=None, compare=False)
 
     def part(self, start: int, end: int | None = None) -> Tokens:
-        """Some of them."""
+        """Return the tokens of a range."""
         return Tokens(self.ids[start:end], self.logprobs[start:end])
 
 
@@ -82,21 +82,14 @@ class Endpoint:
         self.alone = asyncio.Lock()
 
     async def has_states(self) -> bool:
-        """Whether it is an rfa-server, whose completions take `state`."""
+        """Return whether the server is an rfa-server, whose completions accept `state`."""
         cards = (await self._client.get(f"{self._url}/models")).json().get("data", [])
         return any(card.get("owned_by") == "rfa-server" for card in cards)
 
     async def complete(
         self, prompt: str | list[int], tokens: int, *, echo: bool = False, **state: str | bool | None
     ) -> Tokens:
-        """The most probable continuation, with `echo` after the tokens of the prompt.
-
-        Args:
-            state: fields `state` and `return_state` of the request.
-
-        Raises:
-            RefusedError: another status than 200.
-        """
+        """Return the most probable continuation, with `echo` after the tokens of the prompt."""
         body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "logprobs": 1, "echo": echo}
         named = {"return_tokens_as_token_ids": True, **({} if self._model is None else {"model": self._model})}
         reply = await self._client.post(f"{self._url}/completions", json={**body, **named, **state})
@@ -108,7 +101,7 @@ class Endpoint:
         return Tokens(ids, logprobs["token_logprobs"], choice.get("state"))
 
     async def complete_alone(self, prompt: str | list[int], tokens: int, **options: Any) -> Tokens:
-        """The same, while the server has no other request."""
+        """Return the same continuation, while the server has no other request."""
         async with self.alone:
             return await self.complete(prompt, tokens, **options)
 
@@ -122,7 +115,7 @@ class EqualityCase:
 
     @classmethod
     def drawn(cls, seed: int) -> EqualityCase:
-        """A text of 1 to 200 words, and 2 to 32 tokens. Few are long, as their time is that of many short ones."""
+        """Draw a text of 1 to 200 words and a number of 2 to 32 tokens. Few are long, because these take much time."""
         draw = random.Random(seed)
         words = draw.choices(WORDS.split(), k=int(200 ** draw.random()))
         return cls(" ".join(words), int(2 * 16.5 ** draw.random()))
@@ -207,7 +200,7 @@ async def _without_last(reply: Awaitable[Tokens]) -> Tokens:
 
 
 def lines(tallies: dict[str, Tally]) -> list[str]:
-    """A table of the result."""
+    """Return a table of the result."""
     rows = [f"{'equality':<10}{'cases':>8}{'equal':>8}{'other tokens':>14}{'largest difference':>20}"]
     for name, tally in tallies.items():
         gap = f"{tally.largest_difference:.3g}"

@@ -29,7 +29,7 @@ DEEPLOG_TEST: Final = (553_366, 16_838)
 
 
 def sessions_of(file: Path) -> list[list[int]]:
-    """The sessions of a file."""
+    """Return the sessions of a file."""
     with file.open(encoding="ascii") as stream:
         return [events for _, events in read_sequences(stream, str(file))]
 
@@ -80,7 +80,9 @@ def _tails(model: EventModel, sessions: Sequence[Sequence[int]]) -> list[np.ndar
 
 
 def _row(rate: float, normal: Sequence[np.ndarray], abnormal: Sequence[np.ndarray]) -> dict[str, float]:
-    """Sessions that are flagged at a rate, and alarms of normal events over those expected."""
+    """Return the sessions that are flagged at a rate, and the number of alarms in normal sessions divided by its
+    expectation.
+    """
     wrong = sum(bool((tail <= rate).any()) for tail in normal)
     right = sum(bool((tail <= rate).any()) for tail in abnormal)
     alarms, events = sum(int((tail <= rate).sum()) for tail in normal), sum(map(len, normal))
@@ -99,8 +101,9 @@ def _row(rate: float, normal: Sequence[np.ndarray], abnormal: Sequence[np.ndarra
 
 
 def _single(model: EventModel, sessions: Sequence[Sequence[int]]) -> float:
-    """Microseconds of an event that arrives alone, from a stream's state to its next state as bytes; the least of all
-    sessions, whatever else the machine does."""
+    """Return the microseconds for one event, from the state of a stream to its next state as bytes. The result is the
+    minimum over all sessions, which other programs affect least.
+    """
     times = []
     for events in sessions:
         begun, state = time.process_time(), None

@@ -83,7 +83,7 @@ def measure(
 
 
 def fill_pool(fields: Mapping[str, StateField], count: int) -> tuple[StatePool, int]:
-    """Fill all seats of a pool. Return the pool and its expected bytes."""
+    """Fill all slots of a pool. Return the pool and its expected bytes."""
     pool = StatePool(fields, count)
     rng = np.random.default_rng(0)
     for _ in range(count):

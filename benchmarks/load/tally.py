@@ -1,4 +1,4 @@
-"""Counts of a run: latencies, answers, failures and wrong answers, with examples of the last two."""
+"""Counts of a run: latencies, replies, failures and wrong replies, with examples of the last two."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Tally:
         self.errors[kind] += 1
 
     def mistake(self, kind: str, example: str) -> None:
-        """Record a wrong answer."""
+        """Record a wrong reply."""
         self.wrong[kind] += 1
         if len(self.examples) < MAX_EXAMPLES:
             self.examples.append(f"{kind}: {example}")

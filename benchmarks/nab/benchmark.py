@@ -75,7 +75,7 @@ def load_nab(folder: Path) -> list[NabSeries]:
 
 
 def windowed_gaussian(values: np.ndarray) -> np.ndarray:
-    """NAB's baseline: 1 minus the normal tail probability of a value, fitted to the last 6,400 values."""
+    """Return the baseline of NAB: 1 minus the normal tail probability of a value, fitted to the last 6,400 values."""
     window: list[float] = []
     waiting: list[float] = []
     mean, deviation = 0.0, 1.0

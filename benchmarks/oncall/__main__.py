@@ -2,7 +2,7 @@
 
     python -m rfa.benchmarks.oncall [--set second]
 
-`rfa.detect` runs with its default model and is asked for an alarm a day.
+`rfa.detect` runs with its default model and a rate of one alarm per day.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ JUDGES = {"job": judge_job, "clean": judge_clean, "clock": judge_clean}
 
 
 def second_set() -> list[Callable[[], Series]]:
-    """The series of `second.py`."""
+    """Return the series of `second.py`."""
     incidents = (partial(second.incident, kind, k) for k in NUMBERS for kind in (*second.KINDS, *second.SLOW))
     jobs, clean = (partial(second.with_job, name) for name in second.JOBS), (partial(second.clean, k) for k in NUMBERS)
     return [*incidents, *jobs, *clean]
 
 
 def first_set() -> list[Callable[[], Series]]:
-    """The series of `incidents.py` and `ordinary.py`."""
+    """Return the series of `incidents.py` and `ordinary.py`."""
     incidents = (partial(make, number) for number in NUMBERS for make in INCIDENTS)
     jobs, clocks = (partial(with_job, name) for name in JOBS), (partial(clock_change, zone) for zone in ZONES)
     return [*incidents, *jobs, *CLEAN, *clocks]
@@ -49,7 +49,7 @@ SETS = {"first": first_set, "second": second_set}
 
 
 def alarms_of(series: Series) -> Array:
-    """Times of the alarms."""
+    """Return the times of the alarms."""
     table = pa.table({"time": series.times, "value": pa.array(series.values, from_pandas=True)})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -59,7 +59,7 @@ def alarms_of(series: Series) -> Array:
 
 
 def measure(name: str) -> dict[str, Any]:
-    """Results of a set by kind, and their sums."""
+    """Return the results of a set by kind, and their sums."""
     kinds: dict[str, dict[str, Any]] = {}
     for make in tqdm(SETS[name](), unit="series", disable=None):
         series = make()
@@ -69,7 +69,7 @@ def measure(name: str) -> dict[str, Any]:
 
 
 def summarise(kinds: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The document of the results of each kind's series."""
+    """Return the results of the series of each kind as a document."""
     incidents = {kind: _summarise_kind(of) for kind, of in kinds.items() if kind not in JUDGES}
     every = [one for of in kinds.values() for one in of.values()]
     elsewhere, expected = (sum(one[name] for one in every) for name in ("elsewhere", "expected"))

@@ -24,7 +24,7 @@ NUMBERS = (0, 1, 2)
 
 
 def errors(number: int) -> Series:
-    """Errors that are nearly always 0, and a burst."""
+    """Simulate errors that are nearly always 0, with a burst."""
     rng = generator(1, number)
     minutes, rate, spread = ((1, 0.02, 3), (5, 0.05, 6), (5, 0.012, 1))[number]
     hour, rows, burst = ((10.3, 20, 6.0), (3.1, 6, 9.0), (19.7, 8, 5.0))[number]
@@ -36,7 +36,7 @@ def errors(number: int) -> Series:
 
 
 def latency(number: int) -> Series:
-    """Skewed latency that doubles for half an hour."""
+    """Simulate a skewed latency that doubles for half an hour."""
     rng = generator(2, number)
     minutes, level, memory, freedom = ((1, 120, 0.5, 3), (5, 45, 0.3, 4), (2, 310, 0.7, 3))[number]
     hour, digits = ((15.2, 1), (9.5, 1), (2.4, 0))[number]
@@ -49,7 +49,7 @@ def latency(number: int) -> Series:
 
 
 def zero(number: int) -> Series:
-    """Requests that stop at the peak of the day, or almost."""
+    """Simulate requests that stop, or nearly stop, at the peak of the day."""
     rng = generator(3, number)
     minutes, days, level, day, rows = ((5, 14, 800, 11, 6), (1, 7, 40, 4, 15), (10, 21, 2600, 17, 4))[number]
     clock = Clock(minutes, days)
@@ -61,7 +61,7 @@ def zero(number: int) -> Series:
 
 
 def night_drop(number: int) -> Series:
-    """Requests 40 % lower for two hours of a night."""
+    """Simulate requests that are 40 % lower for two hours of a night."""
     rng = generator(4, number)
     minutes, days, level, spread = ((5, 14, 1500, 0.002), (10, 16, 900, 0.004), (15, 21, 5000, 0.001))[number]
     day, hour = ((11, 2.0), (10, 1.3), (17, 3.0))[number]
@@ -74,7 +74,7 @@ def night_drop(number: int) -> Series:
 
 
 def leak(number: int) -> Series:
-    """Memory that grows by 40 % in 12, 24 or 36 hours, until a restart."""
+    """Simulate memory that grows by 40 % in 12, 24 or 36 hours, until a restart."""
     rng = generator(5, number)
     minutes, days, level, day, hours = ((5, 10, 2100, 8, 12), (5, 14, 900, 12, 24), (15, 21, 12000, 18, 36))[number]
     clock = Clock(minutes, days)
@@ -89,7 +89,7 @@ def leak(number: int) -> Series:
 
 
 def disk(number: int) -> Series:
-    """A disk that fills ten times as fast for some hours; the first one's logs are rotated each night."""
+    """Simulate a disk that fills ten times as fast for some hours. Logs on the first disk are rotated each night."""
     rng = generator(6, number)
     minutes, days, growth, level = ((5, 14, 0.02, 210), (10, 21, 0.05, 400), (1, 7, 0.01, 55))[number]
     day, hour, rows, times, digits = ((12, 16.2, 48, 10, 2), (18, 4.0, 30, 8, 1), (6, 11.0, 180, 12, 3))[number]
@@ -105,7 +105,7 @@ def disk(number: int) -> Series:
 
 
 def stuck(number: int) -> Series:
-    """A temperature in steps of a tenth or a half that stands still."""
+    """Simulate a temperature in steps of 0.1 or 0.5, whose sensor is stuck for some time."""
     rng = generator(7, number)
     minutes, days, noise, unit = ((5, 10, 0.2, 0.1), (1, 5, 0.15, 0.1), (10, 21, 0.35, 0.5))[number]
     day, hour, rows = ((8, 10.5, 36), (4, 13.0, 120), (18, 9.0, 36))[number]
@@ -118,7 +118,7 @@ def stuck(number: int) -> Series:
 
 
 def noisy(number: int) -> Series:
-    """A sensor whose noise becomes four or five times as large."""
+    """Simulate a sensor whose noise becomes four or five times as large."""
     rng = generator(8, number)
     minutes, days, level, depth, unit = ((5, 10, 60, 5, 1), (1, 5, 1013, 2, 0.5), (10, 21, 7.2, 0.3, 0.05))[number]
     day, hour, rows, times = ((8, 22.0, 36, 4), (4, 6.0, 120, 4), (18, 14.0, 24, 5))[number]
@@ -132,10 +132,7 @@ def noisy(number: int) -> Series:
 
 
 def missing(number: int) -> Series:
-    """An hour without values: rows without one in the second series, no rows in the others.
-
-    It is found by an alarm at the first or second row after the gap.
-    """
+    """Simulate an hour without values. The second series has rows without values, the others have no rows."""
     rng = generator(9, number)
     minutes, days, day, hour, stray = ((1, 7, 5, 11.0, 0.002), (5, 14, 12, 2.0, 0), (10, 21, 18, 16.0, 0.001))[number]
     clock = Clock(minutes, days)
@@ -156,7 +153,7 @@ def missing(number: int) -> Series:
 
 
 def shift(number: int) -> Series:
-    """A level that changes for good."""
+    """Simulate a permanent change of the level."""
     rng = generator(10, number)
     minutes, days, level, depth, unit = ((5, 10, 50, 12, 2.0), (1, 5, 210, 20, 3.0), (15, 21, 14, 2, 0.4))[number]
     memory, day, hour, size = ((0.6, 9, 12.2, 6), (0.4, 4, 4.0, -6), (0.3, 19, 20.0, 5))[number]
@@ -170,7 +167,7 @@ def shift(number: int) -> Series:
 
 
 def holiday(number: int) -> Series:
-    """A weekday with the logins of a weekend; the incident is where they differ by four deviations."""
+    """Simulate a weekday with the logins of a weekend. The incident begins where they differ by four deviations."""
     rng = generator(11, number)
     minutes, level, share, day = ((15, 300, 0.25, 17), (10, 90, 0.1, 16), (15, 4000, 0.4, 18))[number]
     clock = Clock(minutes, 21)
@@ -187,7 +184,7 @@ def holiday(number: int) -> Series:
 
 
 def missing_job(number: int) -> Series:
-    """A job of each night that does not run in one."""
+    """Simulate a nightly job that does not run in one night."""
     rng = generator(12, number)
     minutes, days, level, depth, missed = ((5, 14, 20, 10, 12), (5, 18, 8, 2, 16), (1, 10, 30, 15, 8))[number]
     hour, late, rows, size = ((2, 1, 6, 50), (4.5, 0, 2, 60), (1, 3, 40, 45))[number]
@@ -204,7 +201,7 @@ def missing_job(number: int) -> Series:
 
 
 def _cycle_shapes(number: int, phase: Array) -> tuple[Array, Array]:
-    """The usual and the other shape of a cycle."""
+    """Return the usual and the unusual shape of a cycle."""
     if number == 0:  # a tank that fills slowly and drains fast, and the reverse
         rising = np.where(phase < 0.65, phase / 0.65, (1 - phase) / 0.35)
         return rising, np.where(phase < 0.35, phase / 0.35, (1 - phase) / 0.65)
@@ -216,7 +213,7 @@ def _cycle_shapes(number: int, phase: Array) -> tuple[Array, Array]:
 
 
 def cycle(number: int) -> Series:
-    """Cycles of which one, two or three have another shape; found within three cycles."""
+    """Simulate cycles, of which one, two or three have another shape. The limit is three cycles."""
     rng = generator(13, number)
     minutes, days, usual, day, odd_cycles = ((1, 5, 40, 4, 2), (1, 6, 60, 5, 1), (5, 14, 24, 12, 3))[number]
     size, noise = ((3, 0.06), (12, 0.25), (40, 0.8))[number]
@@ -237,7 +234,7 @@ def cycle(number: int) -> Series:
 
 
 def queue(number: int) -> Series:
-    """A queue that nobody works on for some rows, and then twice as fast."""
+    """Simulate a queue that is not processed for some rows, and then twice as fast."""
     rng = generator(14, number)
     minutes, days, arrival, spread, capacity = ((1, 7, 30, 0.15, 55), (5, 14, 200, 0.1, 400), (2, 10, 12, 0.3, 22))[
         number
@@ -255,7 +252,7 @@ def queue(number: int) -> Series:
 
 
 def counter(number: int) -> Series:
-    """A counter that seldom starts again at 0, and every two or three rows in the incident."""
+    """Simulate a counter that rarely restarts at 0, and does so every two or three rows in the incident."""
     rng = generator(15, number)
     minutes, days, rate, restarts = ((1, 7, 900, (2, 5)), (5, 14, 40000, (3, 8)), (1, 10, 60, (4,)))[number]
     day, hour, rows = ((6, 13.0, 40), (12, 3.0, 12), (8, 20.0, 60))[number]
@@ -271,7 +268,7 @@ def counter(number: int) -> Series:
 
 
 def spike(number: int) -> Series:
-    """One row that is off by eight deviations of the best forecast, 1.33 times those of the noise."""
+    """Simulate one row that deviates by eight times the error of the best forecast, which is 1.33 times the noise."""
     rng = generator(16, number)
     minutes, days, level, depth, unit = ((5, 10, 70, 8, 1), (1, 5, 20, 3, 0.3), (10, 21, 500, 60, 10))[number]
     day, hour, sign = ((8, 3.7, 1), (4, 17.2, 1), (18, 13.0, -1))[number]

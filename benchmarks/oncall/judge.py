@@ -1,4 +1,4 @@
-"""What counts as found, and as an alarm elsewhere. These rules were fixed before the first run.
+"""Rules for which incidents are found, and which alarms are elsewhere. These rules were fixed before the first run.
 
 An alarm counts at the row that raises it, and a delay is a number of rows.
 """
@@ -19,10 +19,7 @@ WEEKS = (-2, -1, 0, 1)
 
 
 def judge_incident(series: Series, alarms: Array) -> dict[str, Any]:
-    """Whether the incident was found, with its delay, and the alarms elsewhere.
-
-    Alarms in the day after an incident count neither as found nor as elsewhere.
-    """
+    """Return whether the incident was found, its delay, and the alarms elsewhere."""
     if series.begin is None or series.end is None:
         raise ValueError(f"{series.name} has no incident")
     last = series.end + ROWS_AFTER.get(series.kind, USUAL_ROWS_AFTER) * series.step
@@ -39,7 +36,7 @@ def judge_incident(series: Series, alarms: Array) -> dict[str, Any]:
 
 
 def judge_job(series: Series, alarms: Array) -> dict[str, Any]:
-    """Alarms of each occurrence, from one row before it to two rows after it, and elsewhere."""
+    """Return the alarms at each occurrence, from one row before it to two rows after it, and the alarms elsewhere."""
     at_job, elsewhere = [0] * len(series.occurrences), 0
     for alarm in alarms:
         near = [
@@ -55,7 +52,7 @@ def judge_job(series: Series, alarms: Array) -> dict[str, Any]:
 
 
 def judge_clean(series: Series, alarms: Array) -> dict[str, Any]:
-    """All alarms are elsewhere; around a change of clocks they are counted by week as well."""
+    """Count all alarms as elsewhere. Around a daylight-saving change, also count them by week."""
     found: dict[str, Any] = {"elsewhere": len(alarms), "expected": series.days}
     if series.change is not None:
         weeks = (alarms - series.change) // (7 * DAY)

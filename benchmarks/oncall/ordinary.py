@@ -1,4 +1,4 @@
-"""Series without an incident: with a job at night or once a week, clean ones, and ones around a change of clocks."""
+"""Series without an incident: with a nightly or weekly job, clean series, and series with a daylight-saving change."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def with_job(name: str) -> Series:
 
 
 def clean_counts() -> Series:
-    """Requests, fewer on weekends."""
+    """Simulate requests, which are fewer on weekends."""
     rng, clock = generator(40, 0), Clock(5, 21)
     mean = 400 * (0.15 + daily(clock.hours)) * np.where(clock.weekdays >= 5, 0.6, 1)
     return labelled("clean_counts", "clean", clock, counts(rng, mean, 0.01))
 
 
 def clean_heavy() -> Series:
-    """Latency with heavy tails."""
+    """Simulate latencies with heavy tails."""
     rng, clock = generator(40, 1), Clock(1, 7)
     noise = autoregressive(rng, len(clock), 0.5, 0.08), heavy(rng, len(clock), 2.5)
     values = 90 * np.exp(0.1 * daily(clock.hours) + noise[0] + 0.06 * noise[1])
@@ -100,7 +100,7 @@ def clean_slow() -> Series:
 
 
 def clean_quantised() -> Series:
-    """A temperature in halves of a degree."""
+    """Simulate a temperature in steps of 0.5 degrees."""
     rng, clock = generator(40, 3), Clock(10, 21)
     noise = autoregressive(rng, len(clock), 0.98, 0.8), rng.standard_normal(len(clock))
     values = np.round((21 + 3 * daily(clock.hours, 16) + noise[0] + 0.2 * noise[1]) * 2) / 2
@@ -108,7 +108,7 @@ def clean_quantised() -> Series:
 
 
 def clean_day_noise() -> Series:
-    """A rate whose noise is larger by day."""
+    """Simulate a rate whose noise is larger during the day."""
     rng, clock = generator(40, 4), Clock(5, 14)
     day = daily(clock.hours)
     noise = 0.7 * autoregressive(rng, len(clock), 0.5) + 0.7 * rng.standard_normal(len(clock))
@@ -116,7 +116,7 @@ def clean_day_noise() -> Series:
 
 
 def clean_zeros() -> Series:
-    """Errors that are nearly always 0."""
+    """Simulate errors that are nearly always 0."""
     rng, clock = generator(40, 5), Clock(5, 21)
     mean = 0.03 + 0.08 * np.clip(daily(clock.hours), 0, 2)
     return labelled("clean_zeros", "clean", clock, counts(rng, mean, 4))
@@ -135,7 +135,7 @@ ZONES = {
 
 
 def clock_change(zone: str) -> Series:
-    """Logins in office hours of a zone, at times in UTC; in New York with a job at four o'clock."""
+    """Simulate logins in the office hours of a time zone, at times in UTC. In New York, a job runs at four o'clock."""
     start, minutes = ZONES[zone]
     rng, clock = generator(50, list(ZONES).index(zone)), Clock(minutes, 23, start)
     local = [datetime.fromtimestamp(int(time), ZoneInfo(zone)) for time in clock.times]

@@ -1,4 +1,4 @@
-"""A labelled series, and the random parts that series are made of."""
+"""A labelled series, and functions that generate random components of series."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Clock:
         return weekdays_of(self.times)
 
     def row(self, day: int, hour: float) -> int:
-        """The first row at this hour of a day, counted from 0, or later."""
+        """Return the first row at or after this hour of a day, which is counted from 0."""
         return int(np.searchsorted(self.times, self.times[0] + day * DAY + hour * 3600))
 
 
@@ -92,13 +92,13 @@ def hours_of(times: Array) -> Array:
 
 
 def weekdays_of(times: Array) -> Array:
-    """0 is Monday."""
+    """Return the weekdays. 0 is Monday."""
     found: Array = ((times // DAY) + 3) % 7
     return found
 
 
 def autoregressive(rng: np.random.Generator, rows: int, memory: float, deviation: float = 1.0) -> Array:
-    """Noise of this standard deviation whose neighbours have the correlation `memory`."""
+    """Return noise with this standard deviation, whose neighbouring values have the correlation `memory`."""
     shocks = rng.standard_normal(rows) * math.sqrt(1 - memory * memory)
     values, last = np.empty(rows), 0.0
     for row in range(rows):
@@ -108,25 +108,25 @@ def autoregressive(rng: np.random.Generator, rows: int, memory: float, deviation
 
 
 def heavy(rng: np.random.Generator, rows: int, freedom: float) -> Array:
-    """Student-t noise of standard deviation 1."""
+    """Return Student-t noise with standard deviation 1."""
     found: Array = rng.standard_t(freedom, rows) / math.sqrt(freedom / (freedom - 2))
     return found
 
 
 def counts(rng: np.random.Generator, mean: Array, spread: float) -> Array:
-    """Counts of variance mean + spread × mean²."""
+    """Return counts with variance mean + spread × mean²."""
     mean = np.maximum(mean, 1e-9)
     return rng.poisson(mean * rng.gamma(1 / spread, spread, len(mean)))
 
 
 def daily(hours: Array, peak: float = 14.0) -> Array:
-    """A smooth day, about 0 at night and 1 at the peak."""
+    """Return a smooth daily profile, about 0 at night and 1 at the peak."""
     wave = 0.5 + 0.5 * np.cos((hours - peak) / 24 * 2 * np.pi)
     found: Array = np.clip(wave, 0, 1) ** 1.2 + 0.08 * np.cos((hours - 11) / 12 * 2 * np.pi) + 0.08
     return found
 
 
 def office(hours: Array) -> Array:
-    """1 in office hours, 0 outside."""
+    """Return 1 in office hours and 0 outside."""
     found: Array = 1 / (1 + np.exp(-(hours - 8.5) * 2.5)) * 1 / (1 + np.exp((hours - 17.5) * 2.0))
     return found

@@ -1,4 +1,4 @@
-"""A second set of labelled series: the kinds of everyday monitoring, by other generators than `incidents.py`.
+"""A second set of labelled series: common kinds of monitoring data, with other generators than in `incidents.py`.
 
 The set was fixed before the rules of alarms were run on it. Parameters are drawn at random. `KINDS` are incidents with
 a sharp beginning; `SLOW` ones grow, or are told by the time of day alone. A slow one begins where it is four standard
@@ -34,14 +34,14 @@ class Scene:
         return float(self.rng.uniform(low, high))
 
     def rhythm(self, depth: float) -> Array:
-        """1 on average, with two harmonics of the day and quieter weekends."""
+        """Return a factor with mean 1, two harmonics of the day, and lower values on weekends."""
         phase = 2 * np.pi * (self.clock.hours - self.draw(13, 17)) / 24
         wave = np.cos(phase) + self.draw(0.1, 0.3) * np.cos(2 * phase + self.draw(0, 6))
         found: Array = (1 + depth * wave / 1.2) * np.where(self.clock.weekdays >= 5, 1 - 0.3 * depth, 1.0)
         return found
 
     def noise(self, rows: int = 4, tails: str = "normal") -> Array:
-        """Of standard deviation 1: a mean of shocks with falling weights, and as much noise without memory."""
+        """Return noise with standard deviation 1: a weighted mean of past shocks, and as much independent noise."""
         kinds: dict[str, Callable[[int], Array]] = {
             "normal": self.rng.standard_normal,
             "skewed": lambda n: self.rng.gamma(3, 1, n) / np.sqrt(3) - np.sqrt(3),
@@ -58,7 +58,7 @@ class Scene:
         return self.clock.row(self.day, self.hour)
 
     def rows(self, minutes: float) -> int:
-        """Rows of so many minutes, three at least."""
+        """Return the number of rows in so many minutes, at least three."""
         return max(3, round(minutes / self.minutes))
 
     def label(self, values: Array, begin: int, end: int, within: int = 3, digits: int = 2) -> Series:
@@ -66,7 +66,7 @@ class Scene:
         return labelled(self.name, self.kind, self.clock, values, rows, within=within, digits=digits)
 
     def changed(self, values: Array, rows: int, change: Callable[[Array], Array], within: int = 3) -> Series:
-        """The rows of the incident changed."""
+        """Change the rows of the incident, and return the series."""
         part = slice(self.begin, self.begin + rows)
         values[part] = change(values[part])
         return self.label(values, self.begin, self.begin + rows, within)
@@ -76,7 +76,7 @@ class Scene:
         return np.round(np.maximum(level * self.rhythm(self.draw(0.3, 0.6)) * (1 + spread * self.noise()), 0))
 
     def latency(self) -> Array:
-        """Milliseconds: skewed, and higher under load."""
+        """Return latencies in milliseconds, which are skewed and grow with the load."""
         noise = self.draw(0.06, 0.1) * self.noise(tails="skewed")
         found: Array = self.draw(20, 400) * self.rhythm(0.15) * np.exp(noise)
         return found
@@ -157,7 +157,7 @@ KINDS: dict[str, Callable[[Scene], Series]] = {
 
 
 def _leak(scene: Scene) -> Series:
-    """Memory that grows by half in some hours; the incident begins where it is 4 deviations up."""
+    """Simulate memory that grows by half in some hours. The incident begins where it is 4 deviations higher."""
     level, noise = scene.draw(500, 8000), scene.draw(0.006, 0.012)
     values, hours = level * (1 + 0.05 * (scene.rhythm(0.5) - 1) + noise * scene.noise(8)), scene.draw(10, 24)
     growth = 0.5 * level * np.maximum(np.arange(len(values)) - scene.begin, 0) * scene.minutes / 60 / hours
@@ -168,7 +168,7 @@ def _leak(scene: Scene) -> Series:
 
 
 def _holiday(scene: Scene) -> Series:
-    """A weekday that runs like a weekend, in series that have half of the load on weekends."""
+    """Simulate a weekday with the values of a weekend, in series with half of the load on weekends."""
     hours, weekdays = scene.clock.hours, scene.clock.weekdays
     work = np.clip(np.sin(np.pi * (hours - scene.draw(6, 8)) / 12), 0, 1)
     level, share, noise = scene.draw(100, 2000), scene.draw(0.2, 0.5), scene.draw(0.03, 0.05)
@@ -183,7 +183,7 @@ def _holiday(scene: Scene) -> Series:
 
 
 def _with_jobs(scene: Scene, job: Job, missed: int | None) -> tuple[Array, list[tuple[int, int]]]:
-    """Processor time with a job; rows of its occurrences."""
+    """Return processor time with a job, and the rows of its occurrences."""
     values, occurrences = scene.cpu(), []
     for day in range(scene.days):
         if int(scene.clock.weekdays[scene.clock.row(day, 0)]) not in job.weekdays:
@@ -204,13 +204,13 @@ def _missed_job(scene: Scene) -> Series:
 
 
 def _night_drop(scene: Scene) -> Series:
-    """45 % less for two hours of a night, when there is least load."""
+    """Simulate values that are 45 % lower for two hours of a night, when the load is lowest."""
     scene.hour = scene.draw(0.5, 4)
     return scene.changed(scene.load(), scene.rows(120), lambda x: np.round(0.55 * x))
 
 
 def _cycle(scene: Scene) -> Series:
-    """Three cycles that begin with a pause; cycles vary by 3 %."""
+    """Simulate three cycles that begin with a pause. Cycles vary by 3 %."""
     usual, values, row = int(scene.rng.integers(24, 49)), np.empty(len(scene.clock)), 0
     odd: list[int] = []
     while row < len(values):
@@ -245,7 +245,7 @@ JOBS = {
 
 
 def with_job(name: str) -> Series:
-    """Processor time with a job."""
+    """Return a series of processor time with a job."""
     job = JOBS[name]
     scene = Scene(f"job {name}", {1: 0, 5: 1, 10: 2}[job.minutes])
     values, rows = _with_jobs(scene, job, None)
@@ -254,7 +254,7 @@ def with_job(name: str) -> Series:
 
 
 def incident(kind: str, number: int) -> Series:
-    """The series of a kind."""
+    """Return the series of a kind."""
     make = KINDS.get(kind) or SLOW[kind]
     return make(Scene(kind, number, (1, 5, 15) if kind in ("queue", "memory leak") else (1, 5, 10)))
 

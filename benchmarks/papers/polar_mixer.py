@@ -1,4 +1,4 @@
-"""Magnitude and direction estimated apart: radial-tangential IRLS, and the AFA Transformer.
+"""Separate estimates of magnitude and direction: radial-tangential IRLS, and the AFA Transformer.
 
 Source: Racioppo, Attention as an Adaptive Filter, 5.3 to 5.5, Algorithms 2 and 3. In the rotating frame, with u the
 direction of the token's own value, m its length, and · the real inner product of 2D reals:
@@ -151,7 +151,7 @@ class PolarMixer(RotatingMixer):
     def _transformer(
         self, q: Tensor, k: Tensor, v: Tensor, dynamics: tuple[Dynamics, Dynamics], pairs: Pairs
     ) -> tuple[Tensor, Tensor]:
-        """Algorithm 3 on rotated rows `[B, H, n or M, 2D]`."""
+        """Compute Algorithm 3 on rotated rows `[B, H, n or M, 2D]`."""
         radial, tangential = dynamics
         lag = pairs.lag(v.dtype)
         lengths = [part.norm(dim=-1, keepdim=True) for part in (q, k, v)]

@@ -1,4 +1,4 @@
-"""Noise with a direction of its own: covariances of radial-tangential systems.
+"""Noise with a preferred direction: covariances of radial-tangential systems.
 
 Source: Racioppo, Attention as an Adaptive Filter, 5.2 and B.7. For dx = (-mu + Omega) x dt + noise, Omega skew, with
 noises sigma2 (I + a p p^T) and eta2 (I + b p p^T) whose unit direction p moves with the flow:

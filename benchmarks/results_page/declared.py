@@ -1,4 +1,4 @@
-"""Tables, facts and bars of a result, as tables.toml declares them: paths into the document and templates of cells.
+"""Tables, facts and targets of a result, as tables.toml declares them: paths into the document and templates of cells.
 
 A path is names with slashes between them, `*` for each; it starts at a row. In a template `{path:format}` is a value of
 the row: `.` itself, `@1` the key of the first `*` (in lists the number, from 1), `@` of the last, `^1/…` what the first

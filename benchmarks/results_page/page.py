@@ -48,7 +48,7 @@ changes.
 
 @dataclass(frozen=True)
 class Result:
-    """One file of results/, as results.toml describes it.
+    """A file in results/, as results.toml describes it.
 
     title contains only letters, digits and spaces, so that all renderers create the same anchor. is_optional: the page
     omits the section while the file is missing.

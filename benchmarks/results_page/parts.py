@@ -1,6 +1,6 @@
-"""Parts of a section of the results page: tables, requirements, and the origin of a measurement.
+"""Parts of a section of the results page: tables, targets, and the origin of a measurement.
 
-results.toml has the words; every number comes from the document.
+results.toml contains the texts; every number comes from the document.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class ShownBar:
-    """A number compared with its requirement; `is_met` is None if it was not measured."""
+    """A figure compared with its target. `is_met` is None if it was not measured."""
 
     name: str
     actual: str
@@ -65,7 +65,7 @@ def whole(document: Document) -> list[Document]:
 
 @dataclass(frozen=True)
 class Shown:
-    """The content of the page for a document: tables, facts, requirements, and the parts with their own origin."""
+    """The content of the page for a document: tables, facts, targets, and the parts with their own origin."""
 
     parts: Callable[[Document], Sequence[Table | Facts]]
     bars: Callable[[Document], Iterable[ShownBar]] = no_bars

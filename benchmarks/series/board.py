@@ -5,7 +5,7 @@
 PACKAGES holds the archives that `board_data.py` names; DATA holds m4 and ett. At every row each expert forecasts the
 leads of the series; the models do so through `rfa.Stream`. Errors count from 40 % before the end on.
 
-    relative MAE   mean absolute error over that of the seasonal naive, geometric mean over the series of a group
+    relative MAE   mean absolute error divided by that of the seasonal naive, geometric mean over the series of a group
     behind         series on which a model is more than 2 % behind the best single expert, as a share
     inside         share of the values inside the 90 % intervals, of the models that have them
 """

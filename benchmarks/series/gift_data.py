@@ -176,7 +176,7 @@ def _sales(path: Path) -> Frequencies:
 
 
 def _weather(path: Path) -> Frequencies:
-    """The file lacks some rows and has one twice, and its last row begins another year."""
+    """Read the weather file, which lacks some rows, repeats one, and ends with the first row of another year."""
     rows = read_table(path)
     yield "10T", periods(rows, "10min")
     for frequency, rule in (("H", "h"), ("D", "D")):

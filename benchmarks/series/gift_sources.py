@@ -139,7 +139,7 @@ def published(data: Path, tasks: Iterable[str]) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Bring all files."""
+    """Download all files."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--data", type=Path, required=True, help="folder to write the files to")
     options.add_argument("--clones", type=Path, help="folder of the clones (default: DATA/clones)")

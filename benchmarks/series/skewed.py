@@ -1,4 +1,4 @@
-"""Forecasts of simulated skewed and intermittent series: whether their means add up, and their intervals hold.
+"""Forecasts of simulated skewed and intermittent series: sums of their means, and coverage of their intervals.
 
     python -m rfa.benchmarks.series.skewed
 
@@ -26,7 +26,7 @@ ROWS, FIRST, EACH = 600, 200, 40
 
 
 def _bursts(rng: np.random.Generator) -> Array:
-    """Demand on one day in eight; and in bursts of some days, ten times as much."""
+    """Simulate demand on one day in eight, and ten times as much in bursts of some days."""
     is_demanded = rng.random(ROWS) < 0.12
     begins = rng.random(ROWS) < 0.01
     lasts = np.convolve(begins, np.ones(4))[:ROWS] > 0
@@ -43,7 +43,7 @@ KINDS: Final[dict[str, Callable[[np.random.Generator], Array]]] = {
 
 
 def forecasts(values: Array) -> tuple[Array, Array]:
-    """Means `[rows, leads]` and 90 % intervals `[rows, leads, 2]` of the default model."""
+    """Return means `[rows, leads]` and 90 % intervals `[rows, leads, 2]` of the default model."""
     runtime = find_model(None, 1).runtime
     found = runtime.filter(list(map(float, range(ROWS))), values[:, None].tolist(), levels=(0.9,), horizon=LEADS)
     moments = np.concatenate([piece.outputs.moments for piece in found.pieces])
@@ -52,7 +52,7 @@ def forecasts(values: Array) -> tuple[Array, Array]:
 
 
 def measure() -> dict[str, Any]:
-    """Sum of the means over that of the values, and share inside, by kind and lead."""
+    """Return the sum of the means divided by that of the values, and the share inside, by kind and lead."""
     found: dict[str, Any] = {}
     for kind, make in tqdm(KINDS.items(), unit="kind", disable=None):
         sums, inside = np.zeros((len(LEADS), 2)), np.zeros(len(LEADS))

@@ -1,4 +1,4 @@
-"""The same plan by a quadratic program of cvxpy: inputs that are constant over short steps."""
+"""The same plan as a quadratic program of cvxpy, with inputs that are constant over short steps."""
 
 from __future__ import annotations
 
