@@ -66,7 +66,7 @@ class TransformerFilter(nn.Module):
     Args:
         closed_loop: M `[n, n]`.
         gain: K `[n, P]`.
-        window: m.
+        window: Number of estimates m in a window.
         beta: Inverse temperature. Infinity is the Kalman filter.
     """
 

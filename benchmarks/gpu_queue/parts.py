@@ -20,12 +20,12 @@ class Wishes:
     """Options of the parts.
 
     Attributes:
-        is_rehearsal: run on a CPU, at tiny sizes.
+        is_rehearsal: Whether to run on a CPU, with small sizes.
         series_config, series_minutes: training of the series network, over all sessions; None: the shipped recipe.
-        series_from: the run with the initial weights; None: random weights.
-        bundle: a language model with kernels for this GPU; None: `books`, compiled here.
-        books: a folder of texts on which `books` is trained; None: no training.
-        check_seconds: duration of `rfa gpu-check`.
+        series_from: Run with the initial weights. None starts with random weights.
+        bundle: Language model with kernels for this GPU. None compiles the kernels of `books`.
+        books: Directory of texts on which `books` is trained. None omits this training.
+        check_seconds: Duration of `rfa gpu-check`.
     """
 
     out: Path

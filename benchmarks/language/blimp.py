@@ -43,7 +43,7 @@ def run_blimp(folder: Path, bundle: Path, most: int) -> dict[str, Any]:
     """Compare the pairs of a checkout of BLiMP.
 
     Args:
-        most: pairs of each of the 67 paradigms, the first ones.
+        most: Number of pairs of each of the 67 paradigms, from the first one on.
 
     Raises:
         FileNotFoundError: the folder has no data/*.jsonl.

@@ -132,9 +132,9 @@ async def measure(
     """Compare the replies of a server.
 
     Args:
-        url: of the API, such as http://127.0.0.1:8000/v1.
-        replica: of another server of the same model; None leaves that equality out.
-        on_group: called after every few cases with the comparisons so far.
+        url: Address of the API, such as http://127.0.0.1:8000/v1.
+        replica: Address of another server with the same model. None omits this equality.
+        on_group: Function that is called after every few cases with the comparisons so far.
     """
     tallies = {name: Tally() for name in EQUALITIES if name != "replica" or replica is not None}
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -69,8 +69,8 @@ def labelled(
     """Return a series with an incident in these rows, the second excluded, with values rounded to `digits` (3).
 
     Args:
-        dropped: rows that are left out.
-        fields: others of `Series`.
+        dropped: Rows that are left out.
+        fields: Other fields of `Series`.
     """
     digits, dropped = fields.pop("digits", 3), fields.pop("dropped", ())
     if values.dtype.kind == "f":

@@ -103,9 +103,9 @@ def write_gift(
     """Measure the results that the file lacks, and write it after each task and model.
 
     Args:
-        only: names in MODELS. The default is all.
-        chosen: beginnings of the names of tasks. The default is all.
-        again: whether to measure the rows that the file has, too.
+        only: Names in MODELS. The default is all.
+        chosen: Beginnings of the names of tasks. The default is all.
+        again: Whether to measure rows again that the file already contains.
 
     Raises:
         ValueError: If a model is unknown, or no task is found.

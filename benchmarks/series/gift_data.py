@@ -121,7 +121,7 @@ def periods(rows: Rows, rule: str, combine: str = "mean") -> Rows:
     """Combine the rows of each calendar period, at the time of its beginning. Periods without rows are missing.
 
     Args:
-        rule: the periods, as in pandas.
+        rule: Frequency of the periods, as in pandas.
     """
     index = pd.DatetimeIndex(rows.times)
     found = pd.DataFrame(dict(rows.columns), index).resample(rule).agg(combine)

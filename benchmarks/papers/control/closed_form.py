@@ -124,7 +124,7 @@ def blend(rate: np.ndarray, stiffness: np.ndarray, time: float) -> np.ndarray:
     """Return beta of the paper's step x⁺ = (1 - beta) e^{rate time} x + beta x_ref, per mode.
 
     Args:
-        rate: lambda `[D]`, complex.
+        rate: Complex rates lambda, `[D]`.
         stiffness: c_qr = q_f |lambda_B|² / r `[D]`; inf for a constraint.
     """
     grown = _growth(2 * rate.real, time)
