@@ -1,6 +1,6 @@
 """HEALTHCHECK of the image: exit with 0 if the server of this container is ready, otherwise with 1.
 
-It uses the HTTP client of Python, so the image needs no curl. It reads `RFA_HEALTH_PORT` and `RFA_PORT` like the server.
+It uses the HTTP client of Python, so the image needs no curl. It reads `RFA_HEALTH_PORT` and `RFA_PORT`.
 """
 
 from __future__ import annotations
