@@ -47,12 +47,14 @@ class Evaluation(NamedTuple):
     """Results of one mode for a batch.
 
     Attributes:
-        mean, deviation: estimates and their standard deviations, `[B, N, P]`.
-        nis: normalised innovation squared, `[B, N]`.
-        present: whether a component was observed, `[B, N, P]`.
-        forecast_mean, forecast_deviation: forecasts, `[lead, B, N, P]`, by lead and the step that they predict.
-        leads, horizons: number of observations ahead, and the same in the unit of the times.
-        gain: trace of the state covariance over that of the innovation covariance, `[B, N]`.
+        mean, deviation: Estimates and their standard deviations, `[B, N, P]`.
+        nis: Normalised innovation squared, `[B, N]`.
+        present: Whether a component was observed, `[B, N, P]`.
+        forecast_mean, forecast_deviation: Forecasts and their standard deviations, `[lead, B, N, P]`. The index N is
+            that of the predicted step.
+        leads: Numbers of observations from the origin of a forecast to the predicted observation.
+        horizons: Typical durations of the leads, in the unit of the times.
+        gain: Ratio of the traces of the state covariance and the innovation covariance, `[B, N]`.
     """
 
     mean: np.ndarray
@@ -68,8 +70,15 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch. For each lead, forecast every observation from the state that many observations earlier.
-    Forecasts are NaN if there is no such state.
+    """Filter a batch, and forecast every observation from the states before it.
+
+    Forecasts are NaN where the state `lead` observations earlier does not exist.
+
+    Args:
+        model: Filter to evaluate.
+        batch: Streams of observations.
+        mode: Whether the filter runs in attention mode or recurrent mode.
+        leads: Numbers of observations to forecast ahead. Those that are not shorter than a stream are ignored.
     """
     y, present, times = batch.tensors()
     size, length, components = y.shape
@@ -112,9 +121,8 @@ def _forecast_from(
     leads: tuple[int, ...],
     forecasts: np.ndarray,
 ) -> None:
-    """Compute forecasts from `states`, which follow the observations from `first` on. Write them into `forecasts` at
-    the steps that they predict.
-    """
+    """Compute forecasts from `states`, which follow the observations from index `first` on. Write them into `forecasts`
+    at the steps that they predict."""
     if not leads:
         return
     size, length = times.shape
@@ -135,7 +143,8 @@ def _forecast_from(
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
-    """Return the split-conformal quantile of scores: the ceil((n + 1) level)-th smallest."""
+    """Return the split-conformal quantile of the scores at each level, which is the ceil((n + 1) level)-th smallest of
+    n scores."""
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
@@ -192,8 +201,9 @@ def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the novelty of each observation and the running novelty after it, `[B, N]` each. The computation is the
-    same as in the runtime.
+    """Return the novelty of each observation and the running novelty after it, `[B, N]` each.
+
+    The runtime computes them in the same way.
     """
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
@@ -234,8 +244,13 @@ def modes_of(model: StateFilter) -> tuple[Mode, ...]:
 
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Compute the content of calibration.json for all modes, and its summary for the manifest. `leads` must be in
-    ascending order."""
+    """Compute the content of calibration.json.
+
+    Args:
+        model: Filter to calibrate in each of its modes.
+        batch: Validation data.
+        leads: Numbers of observations to forecast ahead, in ascending order.
+    """
     document: dict[str, Any] = {mode: calibrate_mode(model, batch, mode, leads) for mode in modes_of(model)}
     document["summary"] = {
         "levels": list(LEVELS),
@@ -249,10 +264,10 @@ def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) 
 
 
 def describe_problem(summary: Mapping[str, Any]) -> str | None:
-    """Return a warning if the errors of a filter are much larger than its model predicts, otherwise None.
+    """Return a warning if the errors of a filter are much larger than its model predicts. Otherwise, return None.
 
     Args:
-        summary: summary of the calibration, as stored in the manifest.
+        summary: Summary of the calibration, as stored in the manifest.
     """
     widest = max(summary["variance_scale"].values())
     if widest <= FAR:

@@ -57,7 +57,7 @@ def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple
 
 
 class _Step(nn.Module):
-    """Wrapper of `step` with a flat list of tensors as inputs and outputs."""
+    """Wraps `StateFilter.step`, so that its inputs and outputs are a flat list of tensors."""
 
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class _Step(nn.Module):
 
 
 class _Attend(nn.Module):
-    """Wrapper of `attend` with a flat list of tensors as inputs and outputs."""
+    """Wraps `StateFilter.attend`, so that its inputs and outputs are a flat list of tensors."""
 
     def __init__(self, model: StateFilter, names: list[str], rows: list[str]) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class _Attend(nn.Module):
 
 
 class _Forecast(nn.Module):
-    """Wrapper of `forecast` with a flat list of tensors as inputs and outputs."""
+    """Wraps `StateFilter.forecast`, so that its inputs are a flat list of tensors."""
 
     def __init__(self, model: StateFilter, names: list[str]) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Forecast(nn.Module):
 
 
 class GraphSource(NamedTuple):
-    """The module and the example inputs from which a graph is exported."""
+    """A module from which a graph is exported, with example inputs."""
 
     module: nn.Module
     inputs: dict[str, Tensor]  # example inputs in the order of `forward`
@@ -106,7 +106,7 @@ class GraphSource(NamedTuple):
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """Export a graph."""
+    """Export the graph of a module."""
     name_inputs(source.module, source.inputs)
     with torch.no_grad():
         return export_graph(
@@ -115,7 +115,7 @@ def build_graph(source: GraphSource) -> Graph:
 
 
 class _TorchSession:
-    """Wrapper of a torch module (the step or the forecast) with the interface of an ONNX session."""
+    """Wraps a torch module (the step or the forecast of a filter) in the interface of an ONNX session."""
 
     def __init__(self, source: GraphSource) -> None:
         self._source = source
@@ -175,7 +175,8 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """Export the graphs of a filter. A linear filter has none, because it is compiled from its configuration."""
+    """Export the graphs of a filter. The result is empty for a linear filter, because the server compiles it from its
+    configuration."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
@@ -192,8 +193,8 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Record golden outputs: a few steps with a gap, a missing component and an outlier in each mode, and a
-    forecast."""
+    """Record golden outputs of a few steps in each mode and of a forecast. The steps include a gap, a missing component
+    and an outlier."""
     sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
     if not graphs:
         sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}
@@ -228,7 +229,7 @@ def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[s
 
 
 def load_batch(path: Path) -> Batch:
-    """Load a batch from a file that the training has saved in a run.
+    """Load a batch from a file that the training saved in a run directory.
 
     Raises:
         FileNotFoundError: If the file is missing.
@@ -241,7 +242,7 @@ def load_batch(path: Path) -> Batch:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Limit torch to one thread inside this block, because the steps of a filter are small."""
+    """Limit torch to one thread in a block. More threads would slow down the small steps of a filter."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -251,12 +252,15 @@ def _one_thread() -> Iterator[None]:
 
 
 def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Write the bundle of a filter from its run.
+    """Export the run directory of a filter (`rfa train filter`) as a bundle.
 
     Args:
-        name: name of the bundle. By default, the name of the directory.
+        run: Run directory.
+        out: Directory of the bundle.
+        name: Name of the bundle. By default, the name of the directory `out`.
 
     Raises:
+        FileNotFoundError: If a file of the run is missing.
         ValueError: If the run is not a filter run.
     """
     source, target = Path(run), Path(out)

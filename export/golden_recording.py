@@ -11,13 +11,13 @@ from rfa.runtime.bundle.golden import ABSOLUTE, RELATIVE, Session, decode_source
 
 # Number of stored values per output.
 SAMPLES = 24
-# argmax is stored only if it leads by this many tolerances, because other CPUs may swap two outputs that are nearly
-# equal.
+# The argmax is recorded only if its value exceeds all others by this many tolerances, because other CPUs may swap two
+# outputs that are nearly equal.
 SAFE_MARGIN = 10.0
 
 
 class Stored(NamedTuple):
-    """An input that is a tensor of model.safetensors, with a batch dimension of one."""
+    """An input that is a tensor of model.safetensors. A batch dimension of one is added."""
 
     tensor: str
 
@@ -41,7 +41,7 @@ Source = np.ndarray | Stored | Earlier | Filled
 
 
 class GoldenRecorder:
-    """Recorder that runs cases during export and stores them for golden.json.
+    """Runs cases during export, and collects them for golden.json.
 
     recorder = GoldenRecorder(sessions, weights)
     first = recorder.run("step", {"token": np.array([5]), "means": Stored("initial.means"), …})
@@ -63,8 +63,14 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case, and store samples of its outputs. For the outputs that `argmax` names, the argmax is also stored
-        if the largest value exceeds the second largest by a multiple of the tolerance.
+        """Run a case, and record samples of its outputs.
+
+        Args:
+            graph: Name of the graph.
+            inputs: Input of the graph by name.
+            absolute, relative: Tolerances of the check, absolute and relative to the magnitude of a value.
+            argmax: Names of outputs whose argmax is also recorded, if it exceeds the second largest value by
+                `SAFE_MARGIN` tolerances.
         """
         sources = {name: _encode_source(source) for name, source in inputs.items()}
         arrays = {name: decode_source(source, self._weights, self._outputs) for name, source in sources.items()}
@@ -80,12 +86,12 @@ class GoldenRecorder:
         return RecordedCase(len(self._cases) - 1, outputs)
 
     def document(self, **notes: Any) -> dict[str, Any]:
-        """Return the content of golden.json: the cases, and `notes` as further fields."""
+        """Return the content of golden.json, which consists of the cases and of `notes` as further fields."""
         return {"cases": self._cases, **notes}
 
 
 class RecordedCase(NamedTuple):
-    """Index and outputs by name of a recorded case."""
+    """The index of a recorded case, and its outputs by name."""
 
     case: int
     outputs: dict[str, np.ndarray]

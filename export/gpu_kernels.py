@@ -1,4 +1,4 @@
-"""Compile GPU kernels, and replace those in an existing bundle.
+"""Compile GPU kernels, and store them in an existing bundle in place of its own kernels.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 
@@ -20,10 +20,15 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = None) -> Bundle:
-    """Write the bundle of a language model with kernels for its shapes, in place or to `target`.
+    """Compile GPU kernels for a language model, and store them in its bundle.
+
+    Args:
+        path: Directory of the bundle.
+        architectures: GPU architectures, such as 80 and 90.
+        target: Directory of the new bundle. By default, the bundle is replaced.
 
     Raises:
-        BundleError: If the bundle is not a language model, or is damaged.
+        BundleError: If the bundle does not contain a language model, or is damaged.
         KernelCompilationError: If no kernel supports the model, or a kernel does not compile.
     """
     bundle = open_bundle(path)

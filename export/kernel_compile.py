@@ -1,11 +1,10 @@
-"""Compile the GPU kernels that are used to serve a language model. This does not require a GPU.
+"""Compile the GPU kernels that serve a language model. This does not require a GPU.
 
 Each architecture is compiled in a subprocess:
 
     python -m rfa.export.kernel_compile '{"config": …, "architecture": 90}'
 
-The subprocess prints the number of kernels on the first line, and then `[entry, files]` for each kernel as a line of
-JSON.
+The subprocess prints the number of kernels on the first line, and then one line of JSON `[entry, files]` per kernel.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ ARCHITECTURES = {f"sm_{number}": number for number in (80, 86, 89, 90)}
 RESOURCES = re.compile(r"REG:(\d+) STACK:(\d+)")
 CUDA = re.compile(r"release (\d+\.\d+)")
 WORKER = (sys.executable, "-m", "rfa.export.kernel_compile")
-# Keeps files reproducible and free of local paths.
+# Without line information, the files are reproducible and contain no local paths.
 ENVIRONMENT = {"TRITON_DISABLE_LINE_INFO": "1"}
 
 
@@ -47,7 +46,7 @@ class KernelCompilationError(RuntimeError):
 
 
 def parse_architectures(text: str) -> tuple[int, ...]:
-    """Parse a text such as `sm_80,sm_90` to (80, 90).
+    """Parse a comma-separated list of GPU architectures. The text `sm_80,sm_90` results in (80, 90).
 
     Raises:
         ValueError: If an architecture is unknown or occurs twice.
@@ -61,10 +60,14 @@ def parse_architectures(text: str) -> tuple[int, ...]:
 
 
 def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> dict[str, bytes]:
-    """Compile the kernel files of a model: kernels.json, and the machine code and PTX of each kernel.
+    """Compile the GPU kernels of a model.
+
+    Returns:
+        Content of the files by name: kernels.json, and the machine code and the PTX of each kernel.
 
     Raises:
-        KernelCompilationError: If no kernel supports the model, there are too many, or one does not compile.
+        KernelCompilationError: If no kernel supports the model, there are too many kernels, or a kernel does not
+            compile.
     """
     if not launches_kernels(config, min(architectures)):
         raise KernelCompilationError("no GPU kernel supports this model; leave out --gpu")
@@ -76,9 +79,8 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
 
 
 class _Bar(tqdm):
-    """Progress bar for the kernels of all architectures. Until the number of kernels of an architecture is known, the
-    mean of the known numbers is used.
-    """
+    """Progress bar for the kernels of all architectures. The number of kernels of an architecture is unknown until its
+    subprocess reports it. Until then, the mean of the known numbers is used."""
 
     def __init__(self, architectures: int) -> None:
         super().__init__(desc="compile", unit="kernel", leave=False)
@@ -106,7 +108,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
             if count > MAX_KERNELS_OF_A_GPU:
                 process.kill()
                 raise KernelCompilationError(
-                    f"there are {count} kernels for sm_{architecture}; a bundle can have at most "
+                    f"the model needs {count} kernels for sm_{architecture}, but a bundle can contain at most "
                     f"{MAX_KERNELS_OF_A_GPU} for each GPU"
                 )
             bar.expect(count)
@@ -120,7 +122,7 @@ def _compile_in_subprocess(config: LanguageModelConfig, architecture: int, bar: 
 
 
 def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
-    """Compile a launch. The attribute `asm` of the result contains "cubin" and "ptx"."""
+    """Compile the kernel of a launch. The attribute `asm` of the result contains "cubin" and "ptx"."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -136,7 +138,7 @@ def compile_launch(launch: KernelLaunch, architecture: int) -> Any:
 
 
 def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
-    """Return the number of registers and stack bytes that each thread of a kernel uses.
+    """Return the number of registers and the number of stack bytes that each thread of a kernel uses.
 
     Raises:
         ValueError: If cuobjdump does not report them.
@@ -153,7 +155,7 @@ def resources(cubin: bytes, kernel: str) -> tuple[int, int]:
 
 
 def tool(name: str, *arguments: str) -> str:
-    """Run one of the binary tools of Triton, and return its output."""
+    """Run one of the binary tools that are part of Triton, and return its output."""
     from triton import knobs
 
     path = getattr(knobs.nvidia, name).path
@@ -161,7 +163,15 @@ def tool(name: str, *arguments: str) -> str:
 
 
 def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Compile a kernel, and return its entry in kernels.json and its files.
+    """Compile a kernel.
+
+    Args:
+        launch: Launch for which the kernel is compiled.
+        architecture: GPU architecture, such as 90.
+        file: Name of the kernel's files without `.cubin` and `.ptx`.
+
+    Returns:
+        Entry of the kernel in kernels.json, and the content of its files by name.
 
     Raises:
         KernelCompilationError: If the kernel needs a feature that stored kernels do not support, such as clusters.
@@ -204,7 +214,7 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
 
 
 def launch_fields(launch: KernelLaunch) -> dict[str, Any]:
-    """Return the fields of an entry that `StoredKernel.fits` compares with launches."""
+    """Return the fields of a kernel's entry that `StoredKernel.fits` compares with launches."""
     parameters = [_parameter(launch, index, key) for index, key in enumerate(launch.signature)]
     return {"name": launch.call.name, "parameters": parameters, "options": dict(launch.call.options)}
 
@@ -220,7 +230,7 @@ def _parameter(launch: KernelLaunch, index: int, name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Compile kernels for one architecture, as described in the module docstring."""
+    """Compile the kernels for one architecture, as described in the module docstring."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # Triton prints the errors of ptxas
 

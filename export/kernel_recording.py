@@ -1,6 +1,6 @@
-"""Record the kernel launches of serving a language model on a GPU, for several numbers of streams and tokens.
+"""Record the kernel launches while a language model is served on a GPU, for several numbers of streams and tokens.
 
-A kernel is compiled for the properties that all of its launches have in common, so that one kernel serves all of them.
+Launches whose kernels have compatible properties are merged, so that one compiled kernel serves all of them.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.placement import simulated_gpu
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Numbers of streams and tokens to record: one and many, divisible by 16 or not, and enough for every block size of the
-# products.
+# Numbers of streams and tokens to record. They include one and many, numbers that are divisible by 16 and others, and
+# every block size of the matrix products.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 
 def launches_kernels(config: LanguageModelConfig, architecture: int) -> bool:
-    """Return whether serving a model on a GPU uses kernels of this package."""
+    """Return whether serving a model on a GPU of this architecture uses the kernels of this package."""
     try:
         with simulated_gpu(divmod(architecture, 10)):
             found = ServedPasses(LanguageModel(config), DTYPES[0])
-    except ValueError:  # there is no decoder for this model
+    except ValueError:  # no decoder supports this model
         return False
     return found.has_slots or found.has_attention
 
 
 def serving_launches(config: LanguageModelConfig, architecture: int) -> list[KernelLaunch]:
-    """Return the kernel launches of prefill, step, attention and sampling when a model is served, in each dtype."""
+    """Return the kernel launches of prefill, step, attention and sampling of a served model, for each dtype in
+    `DTYPES`."""
     model = LanguageModel(config)
     with recorded_launches(architecture) as found, torch.no_grad():
         for dtype in DTYPES:
@@ -66,7 +67,8 @@ def _run_draws(passes: ServedPasses, output: StepOutput) -> None:
 
 
 def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
-    """Group launches that one kernel can serve, and return one launch per group with their common properties."""
+    """Group the launches that one compiled kernel can serve. Return one launch per group, with the properties that all
+    launches of the group have in common."""
     groups: dict[str, list[KernelLaunch]] = defaultdict(list)
     for launch in launches:
         groups[_key(launch)].append(launch)
@@ -74,13 +76,14 @@ def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Return whether a parameter is a number that may differ between launches. Triton compiles 1 as a constant."""
+    """Return whether a parameter is a number that may differ between the launches of a kernel. Triton compiles the
+    number 1 as a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 
 
 def _key(launch: KernelLaunch) -> str:
-    """Return what all launches of one kernel have in common: constants, pointer types and options."""
+    """Return the properties that all launches of one kernel have in common: constants, types of pointers, and options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())

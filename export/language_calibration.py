@@ -29,19 +29,20 @@ from rfa.runtime.text.scores import score_tokens
 Array = NDArray[np.float32]
 Reals = NDArray[np.float64]
 
-# With the default window, 65,536 tokens are evaluated. On them, a perfectly calibrated model has an ECE of 0.4 %.
+# With the default window, 65,536 tokens are evaluated. For so many tokens, a perfectly calibrated model has an ECE of
+# 0.4 %.
 MAX_WINDOWS = 256
-# Logits in memory while fitting the temperature, which take 256 MiB.
+# Maximum number of logits in memory during the fit of a temperature. They take 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
-# Upper bound. For an uninformative model, the best temperature is infinite.
+# Upper bound of the temperature. For an uninformative model, the best temperature is infinite.
 HIGHEST_TEMPERATURE = 20.0
 SEED = 0
 
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """Logits `[n, V]` float32, and the actual next tokens `[n]`."""
+    """Logits `[n, V]` in float32, and the actual next tokens `[n]`."""
 
     logits: Array
     targets: NDArray[np.int64]
@@ -52,8 +53,8 @@ class ChosenTokens:
     """Tokens that were chosen by a rule.
 
     Attributes:
-        log_probability: log softmax(logits / T)[token], `[n]`.
-        is_right: whether the chosen token was the actual token, `[n]`.
+        log_probability: Log softmax(logits / T)[token], `[n]`.
+        is_right: Whether the chosen token was the actual token, `[n]`.
     """
 
     log_probability: Reals
@@ -61,9 +62,8 @@ class ChosenTokens:
 
 
 def fit_temperature(scored: ScoredTokens) -> float:
-    """Return the temperature T in [1/20, 20] that minimises the NLL. The method is Newton's method for b = 1/T, because
-    the NLL is a convex function of b.
-    """
+    """Return the temperature T in [1/20, 20] that minimises the NLL. It is found by Newton's method for b = 1/T,
+    because the NLL is a convex function of b."""
     inverse = 1.0
     for _ in range(NEWTON_STEPS):
         slope, curvature = _moments(scored, inverse)
@@ -82,8 +82,10 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """Compute the content of calibration.json.
 
     Args:
-        tokens: token ids of the validation split. The first half of its windows is for fitting, the second for
-            evaluation.
+        model: Model to calibrate in each of its modes.
+        tokens: Token ids of the validation split. Temperatures are fitted to the first half of its windows, and errors
+            are measured on the second half.
+        window: Number of tokens per window.
 
     Raises:
         ValueError: If there are fewer tokens than in two windows.
@@ -119,8 +121,10 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
 
 
 def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
-    """Return the first two derivatives of the NLL with respect to b = 1/T. For logits z and targets y, the NLL is
-    E[logsumexp(b z) - b z_y]. With p = softmax(b z), the derivatives are E[E_p z - z_y] and E[Var_p z].
+    """Return the first two derivatives of the NLL with respect to b = 1/T.
+
+    For logits z and targets y, the NLL is E[logsumexp(b z) - b z_y]. With p = softmax(b z), the derivatives are E[E_p z
+    - z_y] and E[Var_p z].
     """
     totals = np.zeros(2)
     for i in range(0, len(scored.targets), 1024):
@@ -138,7 +142,7 @@ def _moments(scored: ScoredTokens, inverse: float) -> tuple[float, float]:
 
 
 def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Iterator[ScoredTokens]:
-    """Yield the logits and targets of each window. Windows are processed without earlier context."""
+    """Yield the logits and targets of each window. The context of a token begins at the start of its window."""
     for window in tqdm(windows, desc=f"calibrate {mode}", unit="window", leave=False):
         with torch.no_grad(), in_mode(model, mode):
             logits = model(torch.from_numpy(window[None, :-1]), with_precision=False).logits[0]
@@ -146,7 +150,7 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature on evenly spaced windows: at least one, and as many as `MAX_LOGITS` allows."""
+    """Fit the temperature to evenly spaced windows. Their number is limited by `MAX_LOGITS`, but is at least one."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
     logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
@@ -154,9 +158,8 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """Return the tokens that each rule chooses at each temperature. The rules are "top", "sampled" and "next", which is
-    the actual token.
-    """
+    """Return the tokens that each rule chooses, for each temperature. The rules are "top" (most likely), "sampled", and
+    "next" (the actual token)."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:
@@ -172,7 +175,7 @@ def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> l
 
 
 def _add_tails(parts: Iterable[ScoredTokens], temperature: float, tails: list[Reals]) -> Iterator[ScoredTokens]:
-    """Yield the parts unchanged, and append the tail probabilities of their tokens under the model to `tails`."""
+    """Yield the parts unchanged. Append the tail probabilities of their tokens under the model to `tails`."""
     for part in parts:
         tails.append(score_tokens(part.logits, part.targets.tolist(), np.float32(temperature), 0).tail)
         yield part
@@ -186,7 +189,7 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Compute the entry of a mode from windows of tokens `[windows, window + 1]`."""
+    """Compute the entry of a mode in calibration.json from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     tails: list[Reals] = []
     raw, scaled = _chosen(_add_tails(_passes(model, held_out, mode), temperature, tails), (1.0, temperature))

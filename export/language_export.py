@@ -1,4 +1,4 @@
-"""Export a trained language model as a bundle with weights, graphs, tokenizer, calibration and golden cases."""
+"""Export a trained language model as a bundle that contains weights, graphs, tokenizer, calibration and golden cases."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TOKENIZER_FILE = "tokenizer.json"
 METRICS = ("validation_loss", "bytes_per_token", "tokens", "parameters")
 LIBRARIES = ("torch", "onnx", "onnxscript", "onnxruntime", "numpy", "safetensors")
 TRAINING = ("config", "seconds", "data", "commit", "versions", "device")
-# Hash of the weights that the training started with, if it did.
+# Name of the entry with the hash of the weights from which the training started. It is absent if they were random.
 EARLIER = "from"
 
 
@@ -49,12 +49,14 @@ def export_language(
 ) -> Bundle:
     """Export the run directory of a language model (`rfa train lm`) as a bundle.
 
-    Calibration uses the run's validation tokens (`corpus/valid.npy`).
+    The calibration uses the run's validation tokens (`corpus/valid.npy`).
 
     Args:
-        name: name of the bundle. By default, the name of the directory.
-        window: context length of the calibration in tokens.
-        architectures: GPUs to compile kernels for, such as 80 and 90.
+        run: Run directory.
+        out: Directory of the bundle.
+        name: Name of the bundle. By default, the name of the directory `out`.
+        window: Context length of the calibration in tokens.
+        architectures: GPU architectures to compile kernels for, such as 80 and 90.
 
     Raises:
         FileNotFoundError: If a file of the run is missing.
@@ -95,9 +97,8 @@ def export_language(
 
 
 def _provenance() -> dict[str, Any]:
-    """Return the library versions and the commit of the working tree. The commit is marked if the working tree has
-    changes. It is None outside a checkout.
-    """
+    """Return the library versions and the commit of the working tree. The commit has a mark if the working tree has
+    changes, and is None outside a checkout."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {"commit": git_commit(), "versions": versions}
 
@@ -126,7 +127,7 @@ def bundle_weights(model: LanguageModel) -> dict[str, np.ndarray]:
 
 
 def tokenizer_config(tokenizer: Tokenizer) -> bytes:
-    """Return the content of tokenizer_config.json for PreTrainedTokenizerFast of transformers."""
+    """Return the content of tokenizer_config.json for the class PreTrainedTokenizerFast of transformers."""
     special = sorted(entry.content for entry in tokenizer.get_added_tokens_decoder().values() if entry.special)
     end = {role: special[0] for role in ("bos_token", "eos_token") if special}
     document = {
@@ -142,9 +143,10 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 def language_golden(
     graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """Record golden cases: a prompt and its greedy continuation in each mode, with a latent sample.
+    """Record golden cases: a prompt and its greedy continuation in each mode, and a step with latent noise.
 
-    For a model with K > 1, the last cases have other numbers of passes, because some runtimes support only K.
+    For a model with K > 1 passes, the last cases have fewer passes. They come last because some runtimes support only K
+    passes, and check only the cases before them.
     """
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
     latent = 1, config.n_heads, 2 * config.head_dim

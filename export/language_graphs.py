@@ -1,8 +1,8 @@
-"""ONNX graphs of a language model. Models without memory slots have only the graph `attention`.
+"""ONNX graphs of a language model. A model without memory slots has only the graph `attention`.
 
-    step       one token of every stream, recurrent, from state to state
-    prefill    many tokens, recurrent, with batched projections and readout, and the slots in a Scan
-    attention  new tokens with a cache of keys and values; returns their rows, which the caller stores
+    step       processes one token of every stream in recurrent mode, from state to state
+    prefill    processes many tokens in recurrent mode; projections and readout are batched, and the slots are in a Scan
+    attention  processes new tokens with a cache of keys and values; returns the new rows, which the caller stores
 
 README.md in this directory describes the interfaces. The graphs compute phases in float64.
 """
@@ -27,7 +27,7 @@ from rfa.model.recurrence.window import joined
 from rfa.runtime.bundle.bundle import Graph
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Mixers that a bundle can have.
+# Mixers that bundles support.
 BUNDLED = ("rfa", "softmax", "afa", "radial_tangential")
 ATTENTION_OUTPUTS = ("logits", "log_precision", "latent", "new_keys", "new_values")
 # Sizes while tracing. All are different and none is 1, because the tracer otherwise treats a dimension as constant.
@@ -41,19 +41,22 @@ class _ModelGraph(nn.Module):
 
 
 class _RecurrentGraph(_ModelGraph):
-    """Wrapper with variadic inputs. The last ones are the number of passes of each row, if the model has K > 1, and the
-    state."""
+    """Base class of graphs with variadic inputs. The last inputs are the number of passes of each row, if the model has
+    K > 1, and the state."""
 
     def _split(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor | None, _State]:
-        """Return the number of passes, or None, and the state."""
+        """Split the variadic inputs into the number of passes and the state. The number of passes is None if it is not
+        an input."""
         if self.model.config.takes_passes:
             return inputs[0], _State(*inputs[1:])
         return None, _State(*inputs)
 
 
 class StepGraph(_RecurrentGraph):
-    """Wrapper of `LanguageModel.step` with flat tensors. For a model with a window, it is `PrefillGraph` with one
-    token."""
+    """Wraps `LanguageModel.step`, so that the inputs and outputs are a flat list of tensors.
+
+    For a model with a window, it computes the same as `PrefillGraph` for one token.
+    """
 
     def forward(self, token: Tensor, position: Tensor, noise: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         passes, before = self._split(rest)
@@ -65,9 +68,9 @@ class StepGraph(_RecurrentGraph):
 
 
 class PrefillGraph(_RecurrentGraph):
-    """Wrapper of `LanguageModel.prefill` for rows of different lengths.
+    """Wraps `LanguageModel.prefill` for rows of different lengths.
 
-    Only the update of the slots is a Scan over tokens; the readout is one batched operation. The state of a row is the
+    Only the update of the slots is a Scan over tokens. The readout is one batched operation. The state of a row is the
     state after its last valid token, bit for bit, so padding has no effect.
     """
 
@@ -77,7 +80,7 @@ class PrefillGraph(_RecurrentGraph):
 
 
 class AttentionGraph(_ModelGraph):
-    """Wrapper of `LanguageModel.extend` with flat tensors."""
+    """Wraps `LanguageModel.extend`, so that the inputs and outputs are a flat list of tensors."""
 
     def forward(
         self, tokens: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor
@@ -87,7 +90,7 @@ class AttentionGraph(_ModelGraph):
 
 
 class _State(NamedTuple):
-    """Memory slots and ring of a model `[B, L, …]`, or of one layer `[B, …]`."""
+    """Memory slots and ring of a model `[B, L, …]` or of one layer `[B, …]`. `ring` is None if the model has no window."""
 
     means: Tensor
     precisions: Tensor
@@ -100,8 +103,14 @@ class _State(NamedTuple):
 
 
 class _Tokens(NamedTuple):
-    """Tokens `[B, N]`; the number of valid ones, the position of the first one, and the number of passes of each row,
-    `[B]`."""
+    """Tokens of B rows with padding.
+
+    Attributes:
+        ids: Tokens, `[B, N]`.
+        length: Number of valid tokens of each row, `[B]`.
+        position: Position of the first token of each row, `[B]`.
+        passes: Number of passes of each row, `[B]`. None if the model has only one.
+    """
 
     ids: Tensor
     length: Tensor
@@ -110,7 +119,7 @@ class _Tokens(NamedTuple):
 
 
 def _read_tokens(model: LanguageModel, tokens: _Tokens, state: _State, noise: Tensor | None) -> tuple[Tensor, ...]:
-    """Return the output of the last valid token of each row, and the state after it."""
+    """Return the output of the last valid token of each row, and the state after that token."""
     ids, length, position, passes = tokens
     rows, last = torch.arange(ids.shape[0]), length - 1
     positions = position[:, None] + torch.arange(ids.shape[1])
@@ -137,8 +146,9 @@ def _scan_layer(
     """Apply the mixer of one layer to `[B, N, d]`.
 
     Returns:
-        The output, and the memory slots after every token `[B, N, H, S, …]`. For a model with a window, also the ring
-        followed by the new tokens `[B, W + N, H, 4D + 2S]`, otherwise None.
+        The output, and the means and the precisions of the memory slots after every token `[B, N, H, S, …]`. For a
+        model with a window, the last value is the ring followed by the new tokens `[B, W + N, H, 4D + 2S]`. Otherwise,
+        it is None.
     """
     mixer, x = block.mixer, block.mixer_norm(x, "recurrent")
     if not isinstance(mixer, RobustMixer):
@@ -213,12 +223,12 @@ def prefill_interface(model: LanguageModel) -> Interface:
 
 
 def _passes_input(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the example input with the number of passes of each row, if the model has K > 1."""
+    """Return an example input with the number of passes of each row. The result is empty if the model has K = 1."""
     return {"passes": torch.full((TRACE_BATCH,), model.config.inner)} if model.config.takes_passes else {}
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
-    """Return the tensors of a state that a recurrent graph reads and returns, in order. The position is not
+    """Return the tensors of a state that a recurrent graph reads and returns, in this order. The position is not
     included."""
     return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
 
@@ -244,14 +254,15 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
-    """Return the reason why a model cannot be exported, or None if it can."""
+    """Return the reason why a model cannot be exported. Return None if it can be exported."""
     if config.mixer not in BUNDLED:
         return f"the mixer {config.mixer!r} is only used for comparisons in the quality table"
     return None
 
 
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """Export a graph for attention and, if the model has memory slots, graphs for step and prefill.
+    """Export the graph `attention` of a model. If the model has memory slots, also export the graphs `step` and
+    `prefill`.
 
     Raises:
         ValueError: If the mixer is not one of `BUNDLED`.

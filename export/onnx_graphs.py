@@ -42,15 +42,16 @@ def export_graph(
     prefix: str = "",
     decompose: bool = True,
 ) -> Graph:
-    """Export `module(*inputs)` with named inputs and outputs.
+    """Export `module(*inputs)` as an ONNX graph with named inputs and outputs.
 
     Args:
-        inputs: example arguments of `forward`, by name and in order. Variable dimensions must be at least 2 and all
+        module: Module to export.
+        inputs: Example arguments of `forward`, by name and in order. Variable dimensions must be at least 2 and all
             different.
-        outputs: names for the items of the tuple that `forward` returns.
-        dynamic: names of the variable dimensions of each input. Equal names mean equal sizes.
-        prefix: prefix of the module's `state_dict` names in model.safetensors, such as "model.".
-        decompose: whether the exporter decomposes operators into simpler ones, which takes half of the export time.
+        outputs: Names for the items of the tuple that `forward` returns.
+        dynamic: Names of the variable dimensions of each input. Dimensions with equal names have equal sizes.
+        prefix: Prefix of the module's `state_dict` names that is absent in model.safetensors, such as "model.".
+        decompose: Whether the exporter decomposes operators into simpler ones, which takes half of the export time.
             Otherwise, some operators are translated by the functions in `PLAIN`.
 
     Returns:
@@ -82,7 +83,7 @@ def export_graph(
 
 
 def name_inputs(module: nn.Module, names: Iterable[str]) -> None:
-    """Give a module whose `forward` is variadic a signature with named parameters, which the exporter needs."""
+    """Give a module with a variadic `forward` a signature with named parameters. The exporter needs these names."""
     variadic = module.forward
 
     def forward(*tensors: Tensor) -> Any:
@@ -110,7 +111,7 @@ def _program(
 def _captured(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """Trace a module to a program that the exporter can translate without decomposing it."""
+    """Trace a module to a program that the exporter translates without decomposing it."""
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
@@ -179,7 +180,7 @@ def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, appen
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
-# Translations that replace the exporter's, and translations of operators that it would decompose.
+# `EXACT` replaces translations of the exporter. `PLAIN` translates operators that the exporter would decompose.
 EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
 PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.aten.square.default: _square,
@@ -219,7 +220,7 @@ def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
 
 
 def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
-    """Convert used weights to constants without values, named as in model.safetensors, and remove unused ones."""
+    """Convert the used weights to constants without values, named as in model.safetensors. Remove the unused weights."""
     used = {name for part in _graphs(graph) for node in part.node for name in node.input}
     kept = []
     for value in graph.input:
@@ -241,9 +242,9 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
-    """Add a separate constant for the transposed use of a tied weight (the output layer of a tied embedding).
+    """Add a separate constant for the transposed use of a tied weight, such as the output layer of a tied embedding.
 
-    At load, the runtime transposes a weight once if all uses of the weight are transposed.
+    At load, the runtime transposes a weight only once if all of its uses are transposed.
     """
     uses = Counter(name for part in _graphs(graph) for node in part.node for name in node.input)
     shapes = {tensor.name: tensor for tensor in graph.initializer if tensor.data_location == TensorProto.EXTERNAL}

@@ -3,10 +3,10 @@
     precision = 1 / (v a(gain) b(surprise))
 
 v is the model's variance of the state, averaged over components like the squared error. a and b are piecewise linear
-tables that are constant outside their points. Their arguments are
+tables, which are constant outside their points. They have these arguments:
 
-    gain       trace of the state covariance over that of the innovation covariance
-    surprise   running novelty, high after observations that the model did not expect
+    gain       ratio of the traces of the state covariance and the innovation covariance
+    surprise   running novelty, which is high after observations that the model did not expect
 
 With V = v a b, both tables are fitted so that Σ (error² / V - 1) h_i = 0 over simulated data for every point i. The hat
 function h_i is 1 at point i and 0 at the other points. For heavy-tailed errors, 1 / precision exceeds the square of the
@@ -24,15 +24,15 @@ Array = np.ndarray
 # Number of initial steps of a stream that are ignored because they depend on the prior. At most half of the stream is
 # ignored.
 BURN_IN = 50
-# Points of the tables: quantiles of the novelties, and one gain per octave. If the gains are nearly constant, there is
-# one point.
+# The points of the tables are quantiles of the novelties, and one gain per octave. If the gains are nearly constant,
+# there is one point.
 SHARES = (0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.999)
 TURNS, PACE = 200, 0.7
 LEAST = 1e-6
 
 
 class _Lines:
-    """A table during the fit: its points, and for each row of data the two points around it."""
+    """A piecewise linear table during the fit, and for each row of data the two points around its argument."""
 
     def __init__(self, feature: Array, places: Array) -> None:
         self.places, self.factors = places, np.ones(len(places))
@@ -48,7 +48,7 @@ class _Lines:
         return found
 
     def improve(self, ratio: Array) -> None:
-        """Make one iteration towards Σ (ratio - 1) h_i = 0, given the ratio with the current table."""
+        """Perform one iteration towards Σ (ratio - 1) h_i = 0. `ratio` was computed with the current table."""
         own = self.values()
         weighted, there = self._sums(ratio / own), self._sums(1 / own)
         moved = np.divide(weighted, there, out=np.ones_like(weighted), where=there > 0) ** PACE
@@ -64,8 +64,8 @@ def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, li
     """Fit the tables of one mode.
 
     Args:
-        ratio: squared error divided by the model's variance, after every observation `[B, N]`.
-        gain, surprise: arguments of the tables at each observation, `[B, N]`.
+        ratio: Squared error divided by the model's variance, after every observation, `[B, N]`.
+        gain, surprise: Arguments of the tables at each observation, `[B, N]`.
     """
     begin = min(BURN_IN, ratio.shape[1] // 2)
     rows, gains, surprises = (array[:, begin:].astype(np.float64).ravel() for array in (ratio, gain, surprise))

@@ -20,16 +20,18 @@ from rfa.runtime.series.leads import lead_table
 from rfa.runtime.series.session import SeriesSession
 
 RECORD_FILE = "train.json"
-# Number of cells up to each token of the golden stream, and horizons of its forecasts.
+# Number of cells (grid steps) up to each token of the golden stream, and the horizons of its forecasts in cells.
 GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
 GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
 
 def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Write the bundle of a series network from its run.
+    """Export the run directory of a series network (`rfa train series`) as a bundle.
 
     Args:
-        name: name of the bundle. By default, the name of the directory.
+        run: Run directory.
+        out: Directory of the bundle.
+        name: Name of the bundle. By default, the name of the directory `out`.
 
     Raises:
         ValueError: If the run is not a run of the series network.

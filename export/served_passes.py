@@ -1,7 +1,7 @@
-"""Run the same passes of a language model as the server on a GPU, but with CPU tensors.
+"""Run a language model with CPU tensors, with the same calls as a server on a GPU.
 
-Under `rfa.model.placement.simulated_gpu`, the passes launch the kernels of the server, so that other code can intercept
-the launches. Otherwise, they run the eager code that serves as the reference for the kernels.
+Under `rfa.model.placement.simulated_gpu`, these calls launch the kernels of the server, so that other code can
+intercept the launches. Otherwise, they run the eager code that is the reference for the kernels.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rfa.model.language import LanguageModel, StepOutput
 from rfa.model.ragged import RaggedDecoder
 from rfa.model.ragged_layout import Ragged
 
-# Dtypes of the matrices for GPU serving, and for golden outputs at load.
+# Dtypes of the matrices. GPU servers use bfloat16, and float32 for the golden outputs at load.
 DTYPES = (torch.bfloat16, torch.float32)
 
 
@@ -32,15 +32,15 @@ class Cache(NamedTuple):
 
 
 class ServedPasses:
-    """Passes of a model in one dtype: prefill, step, attention and sampling.
+    """Runs prefill, step, attention and sampling of a model in one dtype.
 
     Args:
-        model: float32 model on the CPU.
-        dtype: dtype of the matrices.
+        model: Model on the CPU, in float32.
+        dtype: Dtype of the matrices.
 
     Attributes:
-        has_slots: whether the kernels support the recurrent mode.
-        has_attention: whether the kernels support the attention mode.
+        has_slots: Whether the kernels support the recurrent mode.
+        has_attention: Whether the kernels support the attention mode.
 
     Raises:
         ValueError: If no decoder supports the model.
@@ -55,15 +55,29 @@ class ServedPasses:
     def prefill(
         self, pieces: Sequence[Sequence[int]], begins: Sequence[int], slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process the next tokens of B streams. Return the output and the memory slots after them. `slots` has shape
-        `[L, B, …]`."""
+        """Process the next tokens of B streams in recurrent mode.
+
+        Args:
+            pieces: New tokens of each stream.
+            begins: Position of the first new token of each stream.
+            slots: Memory slots before the tokens, `[L, B, …]`.
+
+        Returns:
+            Output for the last token of each stream, and the memory slots after it.
+        """
         output, means, precisions = self._ragged.prefill(Ragged.of(pieces, begins, torch.device("cpu")), *slots)
         return output, SlotPool(means, precisions)
 
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], noise: Tensor, slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process one token of B streams, with noise `[B, H, 2D]` and memory slots `[L, B, …]`."""
+        """Process one token of B streams in recurrent mode.
+
+        Args:
+            tokens, positions: Token of each stream, and its position.
+            noise: Standard normal noise times the requested scale, `[B, H, 2D]`.
+            slots: Memory slots before the token, `[L, B, …]`. They are not modified.
+        """
         pool = SlotPool(*(part.clone() for part in slots))
         # As in serving, the tensors are contiguous and the noise is not aligned.
         rows = list(range(len(tokens)))
@@ -75,8 +89,16 @@ class ServedPasses:
     def extend(
         self, pieces: Sequence[Sequence[int]], held: Sequence[Cache], noise: Tensor
     ) -> tuple[StepOutput, list[Cache]]:
-        """Process the next tokens of B streams in attention mode, and return their rows of the cache. `noise` has shape
-        `[B, H, 2D]`."""
+        """Process the next tokens of B streams in attention mode.
+
+        Args:
+            pieces: New tokens of each stream.
+            held: Cache of each stream.
+            noise: Standard normal noise times the requested scale, `[B, H, 2D]`.
+
+        Returns:
+            Output for the last token of each stream, and the keys and values of its new tokens.
+        """
         begins = [cache.keys.shape[1] for cache in held]
         totals = [begin + len(piece) for begin, piece in zip(begins, pieces, strict=True)]
         counts = [-(-total // PAGE_KEYS) for total in totals]
@@ -95,8 +117,8 @@ class ServedPasses:
         return output, [Cache(keys[:, own].float(), values[:, own].float()) for own in new]
 
     def draw(self, output: StepOutput, is_filtered: bool) -> Drawn:
-        """Sample the next token of B rows from their outputs. With `is_filtered`, top_p and top_k apply to the first
-        row."""
+        """Sample the next token of each row from the outputs. If `is_filtered` is true, top_p and top_k apply to the
+        first row."""
         rows, vocabulary = output.logits.shape
         ones = torch.ones(rows)
         top_p, last_place = torch.full((rows,), math.inf, dtype=torch.float64), torch.full((rows,), vocabulary - 1)
@@ -113,7 +135,7 @@ class ServedPasses:
         return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
 
     def silence(self, streams: int) -> Tensor:
-        """Return noise of zero, `[B, H, 2D]`."""
+        """Return noise that is zero, `[B, H, 2D]`."""
         return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
 
 

@@ -25,13 +25,17 @@ def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
     """Write the language model of a run or a bundle in the format of transformers. Its logits equal those of
     `load_model` within 1e-5.
 
+    Args:
+        source: Run or bundle.
+        out: Directory to write.
+
     Returns:
         The content of config.json.
 
     Raises:
         FileNotFoundError: If `source` is neither a run nor a bundle.
-        ValueError: If `source` is not a language model, the written model does not support a part of it, or `out`
-            contains other files.
+        ValueError: If `source` is not a language model, the format does not support the model, or `out` contains other
+            files.
     """
     model, target = load_model(source), Path(out)
     if not isinstance(model, LanguageModel):
@@ -53,10 +57,10 @@ def export_transformers(source: str | Path, out: str | Path) -> dict[str, Any]:
 
 
 def check_supported(config: LanguageModelConfig) -> None:
-    """Check that the exported format supports all parts of a model.
+    """Check that the exported format supports the configuration of a model.
 
     Raises:
-        ValueError: If the model has another mixer than RFA, an ablation, an extension, or a window.
+        ValueError: If the mixer is not RFA, or the model has an ablation, an extension or a window.
     """
     usual = {"mixer": "rfa", "window": 0, **ABLATIONS, **EXTENSIONS}
     usual.pop("kernel")

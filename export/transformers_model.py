@@ -1,15 +1,15 @@
-"""A Robust Filter Attention language model for transformers, in one file. It only needs torch and transformers.
+"""A Robust Filter Attention language model for transformers, in one file. It requires only torch and transformers.
 
 `rfa export --format transformers` writes this file as modeling_rfa.py, for `trust_remote_code`. `config.mode` selects
-the mode: a recurrence over the tokens with constant memory, or attention over whole sequences. The equations in the
-rotating frame (docs/MATH.md) are
+the mode. The recurrent mode processes one token after another in constant memory. The attention mode processes whole
+sequences. The equations in the rotating frame (docs/MATH.md) are
 
     slots      m⁻ = E m,  1/p⁻ = E²/p + q,  w = (1 + r² / (nu (1/p⁻ + R)))^(-kappa') in K passes,
                p = p⁻ + w pi,  m = m⁻ + (delta w pi / p)(z - m⁻),  z = (k, v);  read at variance 1/p + gamma²
     attention  softmax of tau (-log V - kappa log(1 + r² / (nu V))) over the tokens, times E v
 
-`[B, N, H, 2D]`: batch, tokens, heads, real parts then imaginary parts. A bundle divides the logits by its calibrated
-temperature. Here the logits are as trained.
+The layout `[B, N, H, 2D]` has B rows, N tokens, H heads, and D real parts followed by D imaginary parts. A bundle
+divides the logits by its calibrated temperature. This file returns the logits as trained.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ PROCESS_GATE_SCALE = 0.1
 
 
 class RfaConfig(PretrainedConfig):
-    """Configuration. `rfa` has the fields of rfa-server's `LanguageModelConfig`, and `mode` is recurrent or
-    attention.
+    """Configuration of the model.
+
+    Args:
+        rfa: Fields of the class `LanguageModelConfig` of rfa-server.
+        mode: "recurrent" or "attention".
     """
 
     model_type = "rfa"
@@ -46,11 +49,11 @@ class RfaConfig(PretrainedConfig):
 
 
 class RfaState:
-    """State of B streams after some tokens: the slots, or the keys and values, of each layer.
+    """State of B streams after some tokens. It contains the memory slots or the keys and values of each layer.
 
     Attributes:
         layers: `(means, precisions)` or `(keys, values)` of each layer.
-        mask: which inputs so far are tokens and not padding, `[B, M]`.
+        mask: 1 for tokens and 0 for padding among all inputs so far, `[B, M]`.
     """
 
     def __init__(self) -> None:
@@ -68,7 +71,13 @@ class RfaState:
 
 @dataclass
 class RfaOutput(ModelOutput):
-    """Logits `[B, N, V]`, the loss if labels were given, and the state after the last token, to continue from."""
+    """Output of the model.
+
+    Attributes:
+        loss: Mean cross-entropy of the labels. None without labels.
+        logits: Logits of the next tokens, `[B, N, V]`.
+        state: State after the last token, from which a later call continues.
+    """
 
     loss: Tensor | None = None
     logits: Tensor | None = None
@@ -76,7 +85,7 @@ class RfaOutput(ModelOutput):
 
 
 def wide(x: Tensor) -> torch.dtype:
-    """Return the dtype of the filter, which is at least float32."""
+    """Return the dtype in which the filter computes. It is at least float32."""
     return torch.promote_types(x.dtype, torch.float32)
 
 
@@ -86,7 +95,7 @@ def positive(raw: Tensor) -> Tensor:
 
 
 def banded(heads: int, dims: int) -> Tensor:
-    """Return one set of frequencies that is split over the heads from slow to fast, `[H, D]`."""
+    """Return frequencies `[H, D]` in rad/token. One set is split over the heads, from slow to fast."""
     half = heads * dims // 2
     bands = (10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)).flip(0).reshape(heads, dims // 2)
     return torch.stack([bands, -bands], dim=-1).reshape(heads, dims)
@@ -110,7 +119,7 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 class RfaLinear(nn.Linear):
-    """A linear layer without bias, with one matrix for both modes or one matrix per mode."""
+    """A linear layer without bias. It has one matrix for both modes or one matrix per mode."""
 
     def __init__(self, d_in: int, d_out: int, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -122,7 +131,7 @@ class RfaLinear(nn.Linear):
 
 
 class RfaNorm(nn.RMSNorm):
-    """An RMS norm, with the same gains for both modes or separate gains."""
+    """An RMS norm. It has one vector of gains for both modes or one per mode."""
 
     def __init__(self, width: int, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -135,7 +144,7 @@ class RfaNorm(nn.RMSNorm):
 
 
 class RfaDynamics(nn.Module):
-    """Decay, noises, nu and temperature of the heads, `[H]` each."""
+    """Computes the decay, noises, nu and temperature of each head, `[H]` each."""
 
     process_raw: Tensor
     eta2_raw: Tensor
@@ -167,7 +176,7 @@ class RfaDynamics(nn.Module):
 
 
 class RfaMixer(nn.Module):
-    """Robust Filter Attention over a sequence, or as a recurrence with memory slots."""
+    """Robust Filter Attention, computed either over a sequence or as a recurrence with memory slots."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -232,7 +241,7 @@ class RfaMixer(nn.Module):
         fit = kappa * torch.log1p(excess) if self.rfa["kernel"] == "student_t" else excess
         index = torch.arange(total, device=x.device)
         own = index[total - count :, None]
-        # Padding attends to itself, because a softmax over nothing is NaN.
+        # Padding attends to itself, because a softmax over an empty set is NaN.
         is_visible = ((index <= own) & mask[:, None].bool() | (index == own))[:, None]
         logits = (tau * (-torch.log(variance) - fit)).masked_fill(~is_visible, float("-inf"))
         return ((torch.softmax(logits, dim=-1) * transport) @ heads[2]).transpose(1, 2), (k, v)
@@ -281,7 +290,7 @@ class RfaMixer(nn.Module):
 
 
 class RfaFeedForward(nn.Module):
-    """Two linear layers with GELU."""
+    """Two linear layers with a GELU between them."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -294,7 +303,7 @@ class RfaFeedForward(nn.Module):
 
 
 class RfaBlock(nn.Module):
-    """A residual block of mixer and feed-forward layer."""
+    """A residual block with a mixer and a feed-forward layer."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -312,9 +321,8 @@ class RfaBlock(nn.Module):
 
 
 class RfaForCausalLM(PreTrainedModel, GenerationMixin):
-    """The language model. `config.mode` may be set at any time, but a cache is valid only in the mode in which it was
-    created.
-    """
+    """The language model. `config.mode` can be set at any time, but a state is valid only in the mode in which it was
+    created."""
 
     config_class = RfaConfig
     _is_stateful = True
@@ -327,7 +335,7 @@ class RfaForCausalLM(PreTrainedModel, GenerationMixin):
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Do nothing, because this class loads trained weights. `rfa train lm` creates new ones."""
+        """Do nothing, because this class only loads trained weights. `rfa train lm` initialises new weights."""
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embedding
@@ -345,14 +353,15 @@ class RfaForCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int = 0,
         **_: Any,
     ) -> RfaOutput:
-        """Return the logits of the next token after each token `[B, N]`.
+        """Return the logits of the next token after each token, `[B, N, V]`.
 
         Args:
-            attention_mask: 0 for padding, on either side.
-            state: state after the previous tokens. It is modified.
-            labels: tokens `[B, N]` to predict, or -100 for none. The loss is their mean cross-entropy.
-            use_cache: whether to return the state.
-            logits_to_keep: number of last tokens whose logits are returned. 0 returns all.
+            input_ids: New tokens, `[B, N]`.
+            attention_mask: 1 for tokens and 0 for padding, on either side, `[B, M]`. By default, all inputs are tokens.
+            state: State after the previous tokens. It is modified. By default, the state before the first token.
+            labels: Tokens `[B, N]` to predict, or -100 for none. The loss is their mean cross-entropy.
+            use_cache: Whether to return the state. It is returned unless this is False.
+            logits_to_keep: Number of last tokens whose logits are returned. 0 returns all logits.
         """
         mode, state = self.config.mode, state or RfaState()
         new = torch.ones_like(input_ids) if attention_mask is None else attention_mask[:, -input_ids.shape[1] :]

@@ -1,6 +1,5 @@
 """Write bundles. The files are written to a temporary directory and checked. The directory is then renamed to its final
-name, which replaces an older bundle.
-"""
+name, and replaces an existing bundle of this name."""
 
 from __future__ import annotations
 
@@ -51,14 +50,18 @@ def write_bundle(
     state: Sequence[TensorSpec] = (),
     extra_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle, check it, and replace an older one.
+    """Write a bundle and check it. An existing bundle in `directory` is replaced.
 
     Args:
-        weights: tensors by name.
-        graphs: graphs by name. Each is written to `<name>.onnx`.
-        calibration: content of calibration.json. Its field "summary" is also written to the manifest.
-        golden: content of golden.json.
-        state: tensors of the recurrent state. Shapes exclude the batch.
+        directory: Directory of the bundle.
+        name, kind, family, config: Fields of the manifest.
+        weights: Tensors by name.
+        graphs: Graphs by name. Each is written to `<name>.onnx`.
+        calibration: Content of calibration.json. Its field "summary" is also written to the manifest.
+        golden: Content of golden.json.
+        metrics, provenance: Fields of the manifest.
+        state: Tensors of the recurrent state. Shapes exclude the batch.
+        extra_files: Content of further files by name.
 
     Raises:
         BundleError: If `open_bundle` rejects the content, or the graphs do not reproduce the golden outputs.
@@ -116,12 +119,14 @@ def rewrite_bundle(
     calibration: Mapping[str, Any] | None = None,
     kernels: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a copy of a bundle to `target`, with other constants, calibration or kernels.
+    """Write a copy of a bundle with different constants, calibration or kernels.
 
     Args:
-        constants: content of decoder.safetensors. None leaves the file out.
-        calibration: content of calibration.json. None keeps the bundle's calibration.
-        kernels: files of compiled kernels. None keeps the bundle's kernels.
+        bundle: Bundle to copy.
+        target: Directory of the copy.
+        constants: Content of decoder.safetensors. If None, the copy does not contain this file.
+        calibration: Content of calibration.json. If None, the calibration is copied.
+        kernels: Files of compiled kernels. If None, the kernels are copied.
     """
     manifest = bundle.manifest
     extra_files = {name: bundle.read(name) for name in TOKENIZER_FILES if bundle.kind == "lm"}

@@ -1,14 +1,15 @@
 """Fit the weekly pattern of a series by least squares with a smooth prior, robust against unusual days.
 
     y = X β + z              X: interpolation between nodes of the week (`Days.nodes`)
-    β ~ N(0, K)              K = a_day K_day + a_week K_week, and a_holiday for holidays
+    β ~ N(0, K)              K = a_day K_day + a_week K_week, plus a_holiday K_holiday if there are holidays
 
-The prior makes the pattern smooth over the day (the part common to all days) and over the week (the differences between
-days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the marginal likelihood.
+The prior makes the pattern smooth over the day (the part that all days have in common) and over the week (the
+differences between days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the
+marginal likelihood.
 
-Residuals are correlated within a day. A day therefore counts as a few observations, whatever its number of rows. Each
-day has one Student-t weight, which is computed from the mean squared residual of the day. The structural model is then
-fitted to the residuals.
+Residuals are correlated within a day. A day therefore has the weight of a few observations, whatever its number of
+rows. Each day has one Student-t weight, which is computed from the mean squared residual of the day. The structural
+model is then fitted to the residuals.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, WEEKDAYS, Days, Nodes, is_
 MOST_NODES, SCALE_NODES = 48, 24
 # Minimum number of days in the training part.
 LEAST_DAYS = 3 * WEEKDAYS
-# Correlation lengths in hours: of the common pattern, of the differences between days (short and long), and of the
-# difference between a holiday and a Sunday.
+# Correlation lengths in hours of the common pattern, of the differences between days (a short and a long one), and of
+# the difference between a holiday and a Sunday.
 DAY_HOURS, WEEK_HOURS, HOLIDAY_HOURS = 2.0, (3.0, 24.0), 6.0
-# Scales a: initial values in squared spreads, and the half-width of the range of their logs.
+# Initial values of the scales in squared spreads, and the half-width of the range of their logarithms.
 SCALES, SCALE_RANGE = (0.5, 0.1, 0.1), 7.0
 # Added to the diagonal so that the prior covariance is invertible.
 JITTER = 1e-6
-# Maximum number of independent observations per day; degrees of freedom of its weight; reweighting passes.
+# Maximum number of independent observations per day, degrees of freedom of the weight of a day, and reweighting passes.
 DAY_OBSERVATIONS, NU, PASSES = 4.0, 4.0, 6
 SUNDAY = 6
 
@@ -46,7 +47,7 @@ def _matern(distance: np.ndarray, hours: float) -> np.ndarray:
 
 
 class Prior:
-    """Terms of the prior covariance, `[3, K, K]`: common pattern, differences between days, and holidays."""
+    """Terms of the prior covariance, `[3, K, K]`: the common pattern, the differences between days, and holidays."""
 
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
@@ -54,7 +55,7 @@ class Prior:
         # A holiday has the pattern of a Sunday plus its own difference.
         of_week = np.concatenate([np.arange(week), SUNDAY * slots + np.arange(slots)])[: days.types * slots]
         apart = np.abs(hours[:, None] - hours)
-        # Use chords of the circles of a day and a week, because arc lengths do not give a valid covariance.
+        # Distances are chords of the circles of a day and a week, because arc lengths do not give a valid covariance.
         around_day, around_week = (
             span / np.pi * np.abs(np.sin(np.pi * apart / span)) for span in (24.0, 24.0 * WEEKDAYS)
         )
@@ -67,14 +68,14 @@ class Prior:
         self.count = 2 + bool(days.holidays)
 
     def covariance(self, scales: np.ndarray) -> np.ndarray:
-        """Return the prior covariance, given the logarithms of the scales."""
+        """Return the prior covariance `[K, K]` for the logarithms of the scales."""
         found: np.ndarray = np.tensordot(np.exp(scales), self.parts[: self.count], axes=1)
         found[np.diag_indices_from(found)] += JITTER * np.exp(scales).sum()
         return found
 
 
 def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
-    """Return the pattern at the rows, X β, `[N]`."""
+    """Return the values of the pattern at the rows, X β, `[N]`."""
     found: np.ndarray = pattern[nodes.before] * (1 - nodes.share) + pattern[nodes.after] * nodes.share
     return found
 
@@ -84,8 +85,8 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
     Args:
         times: Seconds since 1970, `[N]`.
-        y: Values `[N]` with median about 0 and spread about 1, NaN where missing.
-        days: Types of day and nodes.
+        y: Values `[N]` with median about 0 and spread about 1. Missing values are NaN.
+        days: Types of day, and nodes of the pattern.
     """
     seen = np.isfinite(y)
     nodes, y = days.nodes(times[seen]), y[seen]
@@ -109,8 +110,8 @@ def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
 
 
 def _first(y: np.ndarray, nodes: Nodes, size: int) -> np.ndarray:
-    """Return the initial pattern: at each node, the median of the nearest values, or the median of all values if there
-    are none."""
+    """Return the initial pattern. It is the median of the values nearest to each node. At a node without values, it is
+    the median of all values."""
     nearest = np.where(nodes.share < 0.5, nodes.before, nodes.after)
     order = np.argsort(nearest, kind="stable")
     bounds = np.searchsorted(nearest[order], np.arange(size + 1))
@@ -134,9 +135,8 @@ def _normal(y: np.ndarray, nodes: Nodes, weight: np.ndarray, size: int) -> tuple
 def _posterior(
     prior: Prior, information: np.ndarray, evidence: np.ndarray, scales: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Return the posterior mean β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence, where K = L Lᵀ, and -2 times the log
-    marginal likelihood.
-    """
+    """Return the posterior mean β = L (I + Lᵀ information L)⁻¹ Lᵀ evidence, where K = L Lᵀ. Also return the log
+    marginal likelihood, multiplied by -2."""
     root = np.linalg.cholesky(prior.covariance(scales))
     inner = root.T @ information @ root
     inner[np.diag_indices_from(inner)] += 1.0
@@ -148,8 +148,7 @@ def _posterior(
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
     """Estimate the scales of the prior by maximising the marginal likelihood of an hourly pattern. With a half-hourly
-    pattern, this would take eight times as long.
-    """
+    pattern, this would take eight times as long."""
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)
@@ -162,10 +161,16 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """Return the calendar days of a series with times in seconds since 1970.
+    """Return the calendar days of a series. Return None if the calendar is not applicable.
 
-    Returns None if the rows are more than a day apart, a time is outside the range of calendars, or the first `fitted`
-    rows cover too few days. Holidays are used if these rows include a holiday.
+    This is the case if the rows are more than a day apart, a time is outside the range of calendars, or the first rows
+    cover fewer than `LEAST_DAYS` days. Holidays are used if one of the first rows falls on a holiday.
+
+    Args:
+        times: Seconds since 1970, `[N]`.
+        fitted: Number of the first rows to which the pattern is fitted.
+        zone: Time zone of the days.
+        holidays: Dates of holidays, such as "2026-12-24".
     """
     lags = np.diff(times)
     step = float(np.median(lags[lags > 0])) if (lags > 0).any() else math.inf

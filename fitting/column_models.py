@@ -27,9 +27,9 @@ from rfa.runtime.text.config import StrictConfig
 
 Shared = Literal["nothing", "measurement", "measurement and level"]
 
-# Format of progress that has no unit of work.
+# Format of a progress bar whose work has no unit.
 SHARES = "{l_bar}{bar}| {elapsed}<{remaining}{postfix}"
-# Two columns with at most this many common values are treated as uncorrelated.
+# Two columns are treated as uncorrelated if at most this many rows have a value in both.
 MIN_COMMON = 20
 # Innovations are clipped at this many standard deviations before they are correlated.
 CLIP = 3.0
@@ -42,9 +42,9 @@ class StructuralConfig(StrictConfig):
     Attributes:
         seasons: "auto", or periods in the unit of the times (seconds for dates). An empty list means no seasons.
         max_harmonics: Maximum number of harmonics per season.
-        max_free_modes: Maximum number of relaxations and cycles.
+        max_free_modes: Maximum number of relaxations and cycles in total.
         inner: Number of reweighting passes K of the filter.
-        iterations: Maximum number of iterations per fit.
+        iterations: Maximum number of iterations of the optimiser per fit.
     """
 
     seasons: str | tuple[float, ...] = "auto"
@@ -72,13 +72,13 @@ class StructuralConfig(StrictConfig):
 
 @dataclass(frozen=True)
 class StructuralFit:
-    """A fitted filter.
+    """Result of `fit_structural`.
 
     Attributes:
-        config: The filter.
-        seasons: Periods of the seasons in steps.
-        columns: Record of the search for each column.
-        joint: Record of the search for the shared noise.
+        config: Configuration of the fitted filter.
+        seasons: Periods of the seasons, in time steps.
+        columns: Description of the fit of each column, as JSON types.
+        joint: Description of the fit of the noise that all columns share, as JSON types.
     """
 
     config: LinearFilterConfig
@@ -95,17 +95,19 @@ def fit_structural(
     report: Report | None = None,
     saved: SavedFits | None = None,
 ) -> StructuralFit:
-    """Fit a model to every column, then the noise that the columns share.
+    """Fit a structural model to every column of a series, and then the noise that the columns share.
 
     Args:
         train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
             chosen by the likelihood of the second part.
         config: Settings of the fit.
-        report: Called after every fit with a progress message and the completed share of a column's work.
-        saved: Store of finished columns, which are not fitted again.
+        report: Function that is called after every fit with a progress message and the completed share of a column's
+            work.
+        saved: Store of completed columns, which are not fitted again.
 
     Raises:
         ValueError: If a column is constant or has too few values.
+        Stopped: If a signal arrived. Completed columns are saved.
     """
     times = np.concatenate([train.times, validation.times])
     values = np.concatenate([train.values, validation.values])
@@ -137,7 +139,17 @@ def _fit_all(
 
 
 def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: StructuralConfig) -> list[float]:
-    """Return the candidate seasons of a column, as periods in steps."""
+    """Return the candidate seasons of a column, as periods in steps.
+
+    Args:
+        column: The normalised column.
+        times: Times of the training part, `[N]`.
+        values: Values of the training part, `[N]`.
+        config: Settings of the fit.
+
+    Raises:
+        ValueError: If a season is not longer than two time steps of the data.
+    """
     if isinstance(config.seasons, str):
         return candidate_periods(times, values)
     periods = [period / column.time_step for period in config.seasons]
@@ -147,7 +159,7 @@ def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: St
 
 
 def describe_fit(column: Column, fit: Fit) -> dict[str, Any]:
-    """Return a record of the fit of a column as JSON types."""
+    """Return a description of the fit of a column as JSON types."""
     return {
         "name": column.name,
         "structure": fit.structure.describe(),
@@ -168,8 +180,8 @@ def _short(value: float) -> float:
 
 
 def _join(columns: list[Column], fits: list[Fit], inner: int) -> tuple[LinearFilterConfig, Shared, dict[str, float]]:
-    """Join the fits of all columns. Return the joint filter, its shared noise, and the validation log likelihoods of
-    the alternatives."""
+    """Join the models of all columns. Return the joint filter, the chosen shared noise, and the validation log
+    likelihoods of the alternatives."""
     systems = [
         matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
         for column, fit in zip(columns, fits, strict=True)
@@ -202,8 +214,15 @@ def _joint_robustness(fits: list[Fit]) -> dict[str, Any]:
 
 
 def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -> np.ndarray:
-    """Return the correlation `[P, P]` of the standardised one-step innovations of the training part, made positive
-    definite. The correlation of two columns is computed from the rows in which both have a value."""
+    """Return the correlation `[P, P]` of the standardised one-step innovations in the training part.
+
+    The correlation of two columns is computed from the rows in which both have a value. The result is made positive
+    definite.
+
+    Args:
+        columns, fits: The normalised columns, and their fits.
+        inner: Number of reweighting passes K of the filter.
+    """
     standard = np.full((columns[0].fitted, len(columns)), np.nan)
     for i, (column, fit) in enumerate(zip(columns, fits, strict=True)):
         scan = Likelihood(column, fit.structure, inner).scan(fit.raw, column.fitted)
@@ -225,8 +244,14 @@ def innovation_correlation(columns: list[Column], fits: list[Fit], inner: int) -
 def joint_config(
     systems: list[Matrices], correlation: np.ndarray, shared: Shared, robust: dict[str, Any], inner: int
 ) -> LinearFilterConfig:
-    """Return a filter with block-diagonal dynamics, correlated R and, for "measurement and level", correlated level
-    noise.
+    """Return the configuration of a filter with block-diagonal dynamics, one block per column.
+
+    Args:
+        systems: Matrices of each column.
+        correlation: Correlation of the shared noise, `[P, P]`.
+        shared: Noise that is correlated: that of the measurements, or also that of the levels.
+        robust: Parameters of the robust update.
+        inner: Number of reweighting passes K.
     """
     deviation = np.sqrt([system.variance for system in systems])
     rho = np.eye(len(systems)) if shared == "nothing" else correlation

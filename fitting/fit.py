@@ -1,8 +1,8 @@
 """Fit structural models to many series (`rfa fit`).
 
-A series with dates that covers at least three weeks may get a calendar: a weekly pattern in local time with holidays,
-and a structural model of the residuals. The calendar is used if it predicts the last quarter of the series better than
-seasons do. The chosen model is then fitted to the whole series.
+A series with dates that covers at least three weeks may get a calendar, which is a weekly pattern in local time with
+holidays. The structural model is then fitted to the residuals. The calendar is used if it predicts the last quarter of
+the series better than seasons do. The chosen model is then fitted to the whole series.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System
 
-# Share of a series to which models are fitted first. The rest chooses the modes; then the whole series is fitted.
+# Share of a series to which models are fitted first. Modes are chosen by the likelihood of the rest. The chosen model
+# is then fitted to the whole series.
 FITTED_SHARE = 0.75
 # Maximum number of harmonics per season, without and with a calendar. A system can have up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
 # Holidays are listed for this many years after the last row.
 YEARS_AHEAD = 10
-# Suffix of the file that stores finished series.
+# Suffix of the file that stores completed series.
 FITTED = ".fitted"
 
 
@@ -66,13 +67,14 @@ def fit_series(
         country: Country (US) or region (DE-BY) whose holidays get their own pattern. Requires the package `holidays`.
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
-        report: Called after every step with a progress message and the completed share of a series' work.
+        report: Function that is called after every step with a progress message and the completed share of a series'
+            work.
         keep: File in which completed series are saved. After an interruption, the same call reads them and fits only
             the others.
 
     Raises:
-        ValueError: If an argument is invalid, or no series could be fitted.
-        Stopped: If a signal arrived. Finished series are saved.
+        ValueError: If an argument is invalid, or no series can be fitted.
+        Stopped: If a signal arrived. Completed series are saved.
     """
     chosen = StructuralConfig() if config is None else config
     items = _columns_by_label(series)
@@ -107,7 +109,7 @@ def _columns_by_label(series: Mapping[Key, Series]) -> dict[str, Series]:
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit models and write them to a JSON file. After an interruption, the same call continues.
+    """Fit models as `fit_series` does, and write them to a JSON file. After an interruption, the same call continues.
 
     Args:
         out: JSON file to write.
@@ -115,7 +117,8 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
         how: Keyword arguments of `fit_series`.
 
     Raises:
-        ValueError: See `fit_series`. Also raised, before fitting, if the file cannot be written.
+        ValueError: If the file cannot be written, or for a reason that `fit_series` states. The first is checked before
+            fitting.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ValueError(f"{str(out)!r} cannot be written; its directory must exist and be writable")
@@ -127,7 +130,7 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
 
 
 def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]) -> tuple[str, ...]:
-    """Return the dates of holidays in the years of the series and in some later years."""
+    """Return the dates of holidays in the years of the series and in the next `YEARS_AHEAD` years."""
     if country is None:
         return tuple(more)
     dated = [one for one in series if one.is_dated and len(one.times)]
@@ -148,7 +151,7 @@ def _holidays(series: Sequence[Series], country: str | None, more: Sequence[str]
 
 
 def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Report) -> dict[str, Any]:
-    """Fit a series with one column. Return its system and the record of the fit."""
+    """Fit a series with one column. Return its system and the description of the fit."""
     start = time.monotonic()
     times, values, name = series.times, series.values[:, 0], series.names[0]
     fitted = int(FITTED_SHARE * len(times))
@@ -173,7 +176,7 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
     # search.
     final = fit_structure(whole, search.structure, limits, search.values())
     errors = standard_errors(whole, final, limits.inner)
-    report("all of it", 0.2)
+    report("whole series", 0.2)
     system = _system(whole, final, limits.inner)
     if days is not None and pattern is not None:
         shaped = (whole.spread * pattern).reshape(1, days.types, days.slots)
@@ -197,7 +200,7 @@ def _validation(column: Column, periods: list[float], limits: Limits) -> float:
 
 
 def _system(column: Column, fit: Fit, inner: int) -> dict[str, Any]:
-    """Return the system of a column as a dictionary of JSON types."""
+    """Return the system of a column as JSON types."""
     found = matrices(fit.structure, fit.raw, step=column.time_step, center=column.center, spread=column.spread)
     config = joint_config([found], np.eye(1), "nothing", robustness(fit.structure, fit.raw), inner)
     return dict(System.of(config).document)

@@ -41,7 +41,8 @@ class Stopped(KeyboardInterrupt):
 class StopSignals:
     """Context manager that records the first stop signal. Later signals have no effect.
 
-    Only the main thread receives signals. Signals that are ignored, as with `nohup`, remain ignored.
+    Signals are only recorded in the main thread. Signals that the process ignores, such as those under `nohup`, remain
+    ignored.
     """
 
     def __init__(self) -> None:
@@ -61,10 +62,15 @@ class StopSignals:
             signal.signal(number, handler)
 
     def check(self, step: int, steps: int, save: Callable[[], None]) -> None:
-        """If a signal has arrived and steps remain, save the current step and raise an exception.
+        """Save the current step and raise an exception if a signal has arrived and steps remain.
+
+        Args:
+            step: Number of completed steps.
+            steps: Total number of steps.
+            save: Function that saves the current step.
 
         Raises:
-            Stopped: If a signal has arrived.
+            Stopped: If a signal has arrived and steps remain.
         """
         if self.received is not None and step < steps:
             save()

@@ -1,7 +1,7 @@
 """Compiled likelihood of several columns under their structural models and shared noise.
 
     d ∘ m, d dᵀ ∘ P + Q      e = y - C m - b,  S = C P Cᵀ + R         for the observed components
-    T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         with one weight w for the row
+    T = C P Cᵀ + R / w        P - P Cᵀ T⁻¹ C P                         with one weight w per row
 
 The state concatenates the states of the columns, in the coordinates of `scan.py`, in which F is diagonal. Therefore a
 row takes two passes over P and one more per column. With a dense F, the work would grow with the cube of the number of
@@ -28,8 +28,9 @@ class Robust(NamedTuple):
     """Parameters of the robust update.
 
     Attributes:
-        inverse_nu: 1/nu.
-        contamination, outlier_scale: Share ε and scale k of outliers.
+        inverse_nu: Inverse 1/nu of the degrees of freedom.
+        contamination: Share ε of outliers.
+        outlier_scale: Factor k by which the standard deviation of outliers is larger.
         inner: Number of reweighting passes K.
     """
 
@@ -40,16 +41,16 @@ class Robust(NamedTuple):
 
 
 class _JointSystem(NamedTuple):
-    """All columns as one system of P columns with n states in total.
+    """The models of all columns as one system with P columns and n states in total.
 
     Attributes:
         decay: Diagonal of F for every distinct lag, `[U, n]`.
-        noise: Q for every distinct lag, `[U, n, n]`.
+        noise: Process noise Q for every distinct lag, `[U, n, n]`.
         prior: Prior covariance, `[n, n]`.
-        sensor: Sensors of the columns at each row, concatenated, `[N, n]`.
-        first: Index of the first state of each column, `[P + 1]`.
+        sensor: Concatenated sensors of the columns at each row, `[N, n]`.
+        first: Index of the first state of each column, and n, `[P + 1]`.
         offset: Offsets of the columns, `[P]`.
-        measurement: R, `[P, P]`.
+        measurement: Measurement noise R, `[P, P]`.
     """
 
     decay: np.ndarray
@@ -85,7 +86,7 @@ def _solve(matrix, count, x):
 
 @compiled_jit
 def _row_weight(e, signal, noise, count, robust):
-    """Return the robust weight of a row, eᵀS⁻¹e and log det S."""
+    """Return the robust weight of a row, eᵀS⁻¹e, and log det S."""
     inverse_nu, _, _, inner = robust
     nominal, x = np.empty((count, count)), e[:count].copy()
     for a in range(count):
@@ -99,7 +100,7 @@ def _row_weight(e, signal, noise, count, robust):
     weighted, z, left = np.empty((count, count)), np.empty(count), np.empty(count)
     for i in range(inner):
         if i > 0:
-            # The residual after the update is (R/w) (C P Cᵀ + R/w)⁻¹ e, which is compared with S.
+            # The residual after the update, (R/w) (C P Cᵀ + R/w)⁻¹ e, is compared with S.
             for a in range(count):
                 z[a] = e[a]
                 for b in range(count):
@@ -171,7 +172,7 @@ def _innovate(system, row, sensor, seen, state, work):
 
 @compiled_jit
 def _condition(count, w, state, work):
-    """Update the mean and the covariance with a row: P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
+    """Update the mean and the covariance with a row. The covariance becomes P - (L⁻¹ C P)ᵀ (L⁻¹ C P)."""
     mean, covariance = state
     e, h, signal, noise = work
     n = len(mean)
@@ -224,14 +225,13 @@ def joint_log_likelihood(
     robust: Robust,
     skip: int,
 ) -> float:
-    """Return the log likelihood of the rows from `skip` on, in the units of the data. Earlier rows are filtered, but
-    their likelihood is not included.
+    """Return the log likelihood of the rows from index `skip` on, in the units of the data.
 
     Args:
         columns, fits: Columns with equal times, and their fits.
         noises: Correlations of the measurement noises and of the level noises, `[P, P]` each.
         robust: Parameters of the robust update.
-        skip: Number of rows at the start whose likelihood is not included.
+        skip: Number of rows at the start that are filtered, but whose likelihood is not included.
     """
     likelihoods = [Likelihood(column, fit.structure, robust.inner) for column, fit in zip(columns, fits, strict=True)]
     system = _join(likelihoods, fits, noises, columns[0].lags)

@@ -32,7 +32,7 @@ TOLERANCE = 1e-8
 
 # Called after every fit with a progress message and the completed share of a column's work.
 Report = Callable[[str, float], None]
-# Step of the raw parameters for the Hessian, and the standard error above which a parameter counts as undetermined.
+# Step of the raw parameters for the Hessian, and the standard error above which a parameter is undetermined.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
 
 
@@ -41,10 +41,14 @@ class Column:
     """One normalised column of a series.
 
     Attributes:
-        y: Values `[N]` with median 0 and interquartile range 1.349 in the training part, NaN where missing.
+        name: Name of the column.
+        y: Values `[N]` with median 0 and interquartile range 1.349 in the training part. Missing values are NaN.
         step: Index in `lags` of the lag before each value, `[N]`.
-        lags: Distinct lags `[U]` in median steps.
+        lags: Distinct lags `[U]`, in units of `time_step`.
         fitted: Number of leading values that are used for training.
+        center, spread: Median, and interquartile range divided by 1.349, of the training part. They map `y` to the
+            units of the data.
+        time_step: Median time step, in the unit of the times.
     """
 
     name: str
@@ -63,7 +67,7 @@ class Limits:
 
     Attributes:
         harmonics: Maximum number of harmonics per season.
-        free_modes: Maximum number of relaxations and cycles.
+        free_modes: Maximum number of relaxations and cycles in total.
         iterations: Maximum number of L-BFGS iterations per fit.
         inner: Number of reweighting passes K of the filter.
     """
@@ -81,10 +85,10 @@ class Fit:
     Attributes:
         structure: Modes of the model.
         raw: Raw parameters.
-        train, validation: Log likelihoods of the two parts.
+        train, validation: Log likelihoods of the training and the validation part.
         seconds: Duration of the search.
         errors: Standard errors by parameter. None if the data do not determine the parameter, or if it is at a bound.
-        tried: Record of the search.
+        tried: Structures that the search tried, as JSON types.
     """
 
     structure: Structure
@@ -112,6 +116,12 @@ class Fit:
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
     """Normalise a column by its first `fitted` values. The later values are used for validation.
+
+    Args:
+        name: Name of the column, for messages.
+        times: Times, `[N]`.
+        values: Values `[N]`. Missing values are NaN.
+        fitted: Number of leading values that are used for training.
 
     Raises:
         ValueError: If the data are not sufficient for a fit. The message names the column.
@@ -143,7 +153,7 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
 
 # Minimum number of training values: a few per parameter of the smallest structure.
 MIN_VALUES = 40
-# Largest magnitude of a filter's values, and the smallest spread whose square does not underflow.
+# Largest magnitude of values that a filter accepts, and the smallest spread whose square does not underflow.
 MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
@@ -172,7 +182,14 @@ class Likelihood:
 def fit_structure(
     column: Column, structure: Structure, limits: Limits, start_values: dict[str, float] | None = None
 ) -> Fit:
-    """Maximise the training likelihood of a structure, starting from `start_values` where they are given."""
+    """Maximise the training likelihood of a structure.
+
+    Args:
+        column: The normalised series.
+        structure: Modes of the model.
+        limits: Limits of the search.
+        start_values: Initial values by parameter. The other parameters start at their defaults.
+    """
     start = time.monotonic()
     likelihood = Likelihood(column, structure, limits.inner)
     bounds = raw_bounds(structure)
@@ -187,7 +204,7 @@ def fit_structure(
 
 
 def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | None]:
-    """Return standard errors from the observed information of the training part."""
+    """Return standard errors by parameter, from the observed information of the training part. See `Fit.errors`."""
     likelihood = Likelihood(column, fit.structure, inner)
     names, values = list(parameters(fit.structure)), fit.values()
     low, high = np.array(raw_bounds(fit.structure)).T
@@ -216,9 +233,10 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
 
     Args:
         column: The normalised series.
-        periods: Candidate seasons in steps, strongest first.
+        periods: Candidate seasons in steps, the strongest first.
         limits: Limits of the search.
-        report: Called after every fit with a message and the completed share. The shares of a column sum to 1.
+        report: Function that is called after every fit with a message and the completed share. The shares of a column
+            sum to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []
@@ -228,7 +246,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     def advance(line: str) -> None:
         nonlocal reported
         if report is not None:
-            # One share per stage, plus one for the first fit and one for the additional fits.
+            # Each stage is one share of the work, as are the first fit and the additional fits.
             done = (reached + 1) / (len(stages) + 2)
             report(line, done - reported)
             reported = done
@@ -256,14 +274,14 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
     final = _fit_further(column, best, limits)
     errors = standard_errors(column, final, limits.inner)
     reached = len(stages) + 1
-    advance(f"{best.structure.describe()}, fitted on")
+    advance(f"{best.structure.describe()}, refined")
     return replace(final, seconds=time.monotonic() - start, errors=errors, tried=tried)
 
 
 def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
     """Continue a fit while the validation likelihood increases.
 
-    A fit may end far from the maximum after its last iteration, and the maximum may overfit the training part.
+    A fit may be far from the maximum when its iterations end, and the maximum may overfit the training part.
     """
     for _ in range(MORE_FITS):
         further = fit_structure(column, best.structure, limits, best.values())
@@ -277,9 +295,8 @@ Change = Callable[[Structure], Structure | None]
 
 
 def _stages(periods: list[float], limits: Limits) -> Iterator[list[Change]]:
-    """Yield the changes to a structure that the search tries, grouped by kind. Each group is a list of increasing
-    sizes, which are tried in order as long as the likelihood increases.
-    """
+    """Yield the changes to a structure that the search tries, grouped by kind. The changes in a group are tried in
+    order as long as the likelihood increases."""
     for period in periods:
         # Try the most harmonics first, because a pattern may have high harmonics only.
         yield [_with_season(period, _most_harmonics(period, limits.harmonics))]
@@ -325,9 +342,8 @@ def _carry(best: Fit, structure: Structure) -> dict[str, float]:
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Return the initial frequency of a new cycle. The initial value determines the result, because the likelihood has
-    a local maximum at every cycle in the data.
-    """
+    """Return the initial frequency of a new cycle by parameter name. It determines the result, because the likelihood
+    has a local maximum at every cycle in the data."""
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

@@ -1,6 +1,5 @@
-"""Fit items in parallel threads. This is possible because compiled code releases the interpreter lock. A stop signal
-ends each fit after its current step.
-"""
+"""Fit items in parallel threads, which run in parallel because compiled code releases the interpreter lock. A stop
+signal ends each fit after its current step."""
 
 from __future__ import annotations
 
@@ -23,11 +22,11 @@ PAUSE = 0.2
 
 
 class _Ended(Exception):
-    """Raised to end a fit after another fit has failed or a signal has arrived."""
+    """Raised in a fit that must end because another fit has failed or a signal has arrived."""
 
 
 class _Fits(Generic[Item]):
-    """The running fits, shared by their threads.
+    """Runs fits in several threads.
 
     Args:
         refuses: Whether items that cannot be fitted are skipped.
@@ -57,7 +56,7 @@ class _Fits(Generic[Item]):
             found = self._fit(item, advance)
         except ValueError:
             if self._refuses:
-                self._advance(f"{name}: refused", 1.0 - reported)
+                self._advance(f"{name}: cannot be fitted", 1.0 - reported)
             raise
         if self._saved is not None:
             with self._lock:
@@ -86,14 +85,15 @@ def fit_each(
         items: Items by name.
         fit: Function that fits an item. It must call its second argument after every step, with a message and the
             completed share of the item. The shares must sum to 1.
-        report: Called after every step with a progress message and the completed share of an item, from one thread at a
-            time.
-        saved: Store of finished items, which are not fitted again.
-        refused: Function that is called with each item that cannot be fitted and is skipped. By default, the first
-            error is raised.
+        report: Function that is called after every step with a progress message and the completed share of an item.
+            Threads call it one at a time.
+        saved: Store of completed items, which are not fitted again.
+        refused: Function that is called with the name and the error of each item that cannot be fitted. The item is
+            skipped. By default, the first error is raised.
 
     Raises:
-        Stopped: If a signal arrived. Finished items are saved.
+        ValueError: If an item cannot be fitted and `refused` is None.
+        Stopped: If a signal arrived. Completed items are saved.
     """
     fits = _Fits(fit, report, saved, refuses=refused is not None)
     workers = max(1, min(len(items), os.cpu_count() or 1))

@@ -1,8 +1,7 @@
-"""Storage for the completed parts of a long fit, so that the same command does not repeat them after a restart.
+"""Store the completed parts of a long fit, so that the same command does not repeat them after a restart.
 
 The file contains lines of JSON. The first line is a digest of the settings and the data of the fit. If it differs from
-that of the current fit, the file is overwritten. Incomplete lines are ignored, as are all lines after an unreadable
-line.
+that of the current fit, the file is overwritten. An incomplete or malformed line is ignored, as are all lines after it.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ import numpy as np
 
 
 class SavedFits:
-    """Completed parts of a fit by name, stored in a file.
+    """Stores the completed parts of a fit by name in a file.
 
     Args:
-        path: Path of the file, which is created with its directory when the first part is added.
-        request: Settings of the fit, as JSON.
-        arrays: The data.
+        path: Path of the file. The file and its directory are created when the first part is added.
+        request: Settings of the fit, as JSON types.
+        arrays: Arrays that contain the data of the fit.
     """
 
     def __init__(self, path: Path, request: Any, arrays: Iterable[np.ndarray]) -> None:
@@ -55,7 +54,7 @@ class SavedFits:
         return len(self._parts)
 
     def get(self, name: str) -> Any:
-        """Return the result of a part, or None if it is not stored."""
+        """Return the result of a part. Return None if it is not stored."""
         return self._parts.get(name)
 
     def add(self, name: str, found: Any) -> None:
@@ -72,7 +71,7 @@ class SavedFits:
         self._parts[name] = found
 
     def remove(self) -> None:
-        """Remove the file, after the whole fit is complete."""
+        """Remove the file. Call this after the whole fit is complete."""
         self.path.unlink(missing_ok=True)
 
 

@@ -5,9 +5,9 @@
     log p(y) = log[(1 - ε) N(e; 0, S) + ε N(e; 0, k² S)]
 
 w is the capped Student-t weight (docs/MATH.md §2, K passes), so this is the linear filter in float64. With 1/nu = 0 and
-ε = 0 it is the Kalman filter. If a value is missing, there is no update. F is diagonal in these coordinates
-(`structural_model.py`): the coordinates of an oscillator rotate with it, and so does the sensor c. A step therefore
-takes two passes over P.
+ε = 0, it is the Kalman filter. There is no update for a missing value. F is diagonal in these coordinates
+(`structural_model.py`), because the coordinates of an oscillator rotate with it, and so does the sensor c. A step
+therefore takes two passes over P.
 
 The gradient is computed backwards (reverse mode), so its cost does not grow with the number of parameters. The
 covariances of `SEGMENT` rows fit into the cache of the processor. Each segment recomputes them from its first row.
@@ -36,9 +36,11 @@ class Tables(NamedTuple):
     """Matrices of the system at every row.
 
     Attributes:
-        decay, noise, cross: d `[U, n]`, the diagonal of Q `[U, n]` and Q[0, 1] `[U]` for every distinct lag.
+        decay: Diagonal d of F for every distinct lag, `[U, n]`.
+        noise: Diagonal of Q for every distinct lag, `[U, n]`.
+        cross: Element Q[0, 1] for every distinct lag, `[U]`.
         prior, prior_cross: Variances `[n]` and covariance [0, 1] `[1]` before the first value. The prior mean is zero.
-        sensor: c of every row, `[N, n]`.
+        sensor: Vector c at every row, `[N, n]`.
     """
 
     decay: np.ndarray
@@ -53,9 +55,11 @@ class Measurement(NamedTuple):
     """Parameters of the measurement.
 
     Attributes:
-        offset, variance: b and r.
-        inverse_nu: 1/nu.
-        contamination, outlier_scale: ε and k.
+        offset: Offset b of the values.
+        variance: Measurement variance r.
+        inverse_nu: Inverse 1/nu of the degrees of freedom.
+        contamination: Share ε of outliers.
+        outlier_scale: Factor k by which the standard deviation of outliers is larger.
         inner: Number of reweighting passes K.
     """
 
@@ -71,7 +75,7 @@ class Scan(NamedTuple):
     """Results of the filter for each value, `[N]` each.
 
     Attributes:
-        log_likelihood: Log likelihood, 0 for missing values.
+        log_likelihood: Log likelihood. It is 0 for missing values.
         innovation, total: Innovation e and its variance S.
         weight: Robust weight w.
     """
@@ -83,7 +87,7 @@ class Scan(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """Sum of the log likelihoods, and its derivatives.
+    """The sum of the log likelihoods, and its derivatives.
 
     Attributes:
         tables: Derivatives with respect to `Tables`. Those of the sensor cover the last `turning` states.
@@ -129,8 +133,7 @@ def _weight(e, s, r, a, inner):
 @compiled_jit
 def _density(e, total, contamination, k):
     """Return the log density, and its derivatives with respect to nis = e²/S, ε and k. The derivative with respect to
-    nis is for a constant determinant.
-    """
+    nis is taken at a constant determinant."""
     nis = e * e / total
     base = -0.5 * (nis + math.log(total) + LOG_2PI)
     if contamination == 0:
@@ -182,9 +185,8 @@ def _observe(mean, covariance, sensor, y, measurement, h, outputs):
 
 @compiled_jit
 def _move(decay, noise, cross, h, along, wide, mean, covariance):
-    """Update the state to m + h · along and P - h hᵀ / wide, then predict it over the lag. If wide is 0, P is not
-    updated.
-    """
+    """Update the mean to m + h · along and the covariance to P - h hᵀ / wide, then predict both over the lag. If wide
+    is 0, P is not updated."""
     n = len(mean)
     inverse = 1 / wide if wide > 0 else 0.0
     for i in range(n):
@@ -266,7 +268,7 @@ def _adjoint(y, step, tables, measurement, turning):
             along_h = outputs[t, 1] / wide if is_seen else 0.0
             v[:] = 0.0
             if t + 1 < length:
-                # Go back over the lag, from the adjoints of the next prediction to those of P and m here.
+                # Go back over the lag: compute the adjoints of P and m here from those of the next prediction.
                 d = decay[step[t + 1]]
                 g = step[t + 1]
                 if n > 1:
@@ -327,11 +329,13 @@ def _adjoint(y, step, tables, measurement, turning):
 
 
 def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement) -> Scan:
-    """Filter a series, and return the log likelihood of each value.
+    """Filter a series, and return the results for each value.
 
     Args:
-        y: Values `[N]`, NaN where missing.
-        step: Index in the tables of the lag before each value, `[N]`. The first is unused.
+        y: Values `[N]`. Missing values are NaN.
+        step: Index in the tables of the lag before each value, `[N]`. The first index is not used.
+        tables: Matrices of the system.
+        measurement: Parameters of the measurement.
     """
     n = len(tables.prior)
     outputs = _scan(y, step, tuple(tables), tuple(measurement), (np.empty((0, n)), np.empty((0, n, n))))
@@ -342,6 +346,7 @@ def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measu
     """Compute the log likelihood of a series and its derivatives.
 
     Args:
+        y, step, tables, measurement: See `scan_series`.
         turning: Number of states at the end for which the derivatives with respect to the sensor are computed.
     """
     outputs, parts, scalars = _adjoint(y, step, tuple(tables), tuple(measurement), turning)

@@ -1,4 +1,4 @@
-"""Find candidate periods of a series: peaks of its periodogram that are far above the local background.
+"""Find candidate periods of a series, which are peaks of its periodogram far above the local background.
 
 The series is differenced, because a varying level would otherwise dominate the low frequencies, and then clipped and
 tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of white
@@ -16,7 +16,7 @@ import numpy as np
 TIMES_BACKGROUND = 18.0
 # Bins on each side of a peak that form its background.
 BACKGROUND_BINS = 25
-# Multiples of a frequency that count as its harmonics.
+# Highest multiple of a frequency that is treated as its harmonic.
 HARMONICS = 12
 TAPER_BINS = 2.0
 MAX_PERIODS = 3
@@ -31,12 +31,12 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Return at most `MAX_PERIODS` periods in median steps, those with the most evidence first. The list is empty if
+    """Return at most `MAX_PERIODS` periods in median steps, those with the most evidence first. Return an empty list if
     the times are not on a regular grid.
 
     Args:
-        times: `[N]`, non-decreasing.
-        values: `[N]`, NaN where missing.
+        times: Times `[N]`, non-decreasing.
+        values: Values `[N]`. Missing values are NaN.
     """
     series = _on_grid(times, values)
     if series is None:
@@ -102,13 +102,13 @@ def _support(peaks: list[float], base: float, order: int) -> float:
 
 def strongest_rate(places: np.ndarray, innovations: np.ndarray) -> float | None:
     """Return the angular frequency per step at which the innovations have the most power. Return None if the times are
-    not on a regular grid.
+    not on a regular grid or there are too few.
 
     The periodogram is smoothed, because a damped cycle spreads over several bins.
 
     Args:
         places: Times in steps from 0, `[N]`.
-        innovations: Standardised innovations `[N]`, 0 where missing.
+        innovations: Standardised innovations `[N]`. Missing ones are 0.
     """
     cells = np.rint(places).astype(np.int64)
     size = int(cells[-1]) + 1

@@ -9,7 +9,7 @@
 
 This is Harvey's structural model (Forecasting, Structural Time Series Models and the Kalman Filter, §2.3, §8, §9) in
 continuous time. `constrain` maps raw parameters to constrained parameters. Times are in units of the median step of the
-data, and values in units of their spread; `matrices` converts both to the units of the data.
+data, and values are in units of their spread. `matrices` converts both to the units of the data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Level = Literal["random_walk", "damped"]
 
 # Prior variance of a random-walk level, and the largest prior variance of a mode, in squared spreads.
 PRIOR = 4.0
-# Below this 1/nu the filter is the Kalman filter.
+# The filter is the Kalman filter if 1/nu is below this value.
 GAUSSIAN = 2e-4
 # Frequencies within this relative distance are treated as equal.
 SAME_FREQUENCY = 1e-3
@@ -55,8 +55,8 @@ class Structure:
             raise ValueError("trend requires level='random_walk'")
 
     def harmonics(self) -> list[tuple[int, float]]:
-        """Return (season, ω) for every seasonal oscillator below the Nyquist frequency. A frequency that two seasons
-        share belongs to the first one."""
+        """Return (season, ω) for every seasonal oscillator below the Nyquist frequency. If two seasons have a frequency
+        in common, only the first one gets it."""
         found: list[tuple[int, float]] = []
         for season, (period, count) in enumerate(self.seasons):
             for k in range(1, count + 1):
@@ -71,7 +71,7 @@ class Structure:
         return 1 + self.has_trend + self.relaxations + 2 * (len(self.harmonics()) + self.cycles)
 
     def describe(self) -> str:
-        """Return a text that describes the structure, with periods in steps."""
+        """Return a description of the structure, with periods in steps."""
         parts = [f"{self.level.replace('_', ' ')} level"] + ["trend"] * self.has_trend
         parts += [f"season {period:g} x {count}" for period, count in self.seasons]
         parts += [f"{n} {name}{'s' * (n > 1)}" for name, n in self._free() if n]
@@ -90,8 +90,8 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Return the parameters of a structure by name, in the order of the raw vector. Their units are steps and
-    spreads."""
+    """Return the initial values and bounds of the parameters by name, in the order of the raw vector. Their units are
+    steps and spreads."""
     found = {
         "offset": Parameter(0.0, -3.0, 3.0),
         "noise": Parameter(0.02, 1e-5, 10.0),
@@ -133,8 +133,8 @@ def _raw(name: str, value: float) -> float:
 
 
 def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
-    """Convert a vector of raw parameters to constrained parameters by name. All except the offset are exponentials of
-    the raw values."""
+    """Convert a vector of raw parameters to constrained parameters by name. The offset is unchanged, and all others are
+    exponentials of the raw values."""
     return {
         name: float(x) if name == "offset" else math.exp(x) for name, x in zip(parameters(structure), raw, strict=True)
     }
@@ -143,9 +143,9 @@ def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
 class Mode(NamedTuple):
     """A block of the state with one or two components, and the names of its parameters.
 
-    The block is a damped oscillator (omega is a number or a name), a relaxation (no omega) or a random walk (no decay).
-    In the block of a trend, `noise` is the noise of the level, and `trend` contains the decay and the noise of the
-    second state.
+    A block with `omega` (a number or a parameter name) is a damped oscillator. Without `omega`, a block is a relaxation
+    or, without `decay`, a random walk. In the block of a trend, `noise` is the noise of the level, and `trend` contains
+    the decay and the noise of the second state.
     """
 
     noise: str
@@ -173,7 +173,7 @@ class Standing:
     """The system matrices of a structure at the rows of one series, in the coordinates of `scan`, in which F is
     diagonal.
 
-    The coordinates of an oscillator rotate with its frequency, so its state only decays, and the sensor rotates:
+    The coordinates of an oscillator rotate with its frequency. Its state therefore only decays, and its sensor rotates:
     c = (cos ωt, -sin ωt). The first state of a trend is the limit of the level, l + s, which is a random walk.
 
     Args:
@@ -209,7 +209,7 @@ class Standing:
         np.sin(-omega * self.places, out=self._sensor[:, column + 1])
 
     def tables(self, raw: np.ndarray) -> Tables:
-        """Return the tables of the system for raw parameters. All calls share the sensor array."""
+        """Return the tables of the system for raw parameters. The tables of all calls share one sensor array."""
         rate, noise = self._rates(raw), np.exp(raw[self._noise])
         for i in range(self.structure.cycles):
             omega = math.exp(raw[self.names.index(f"cycle{i}_omega")])
@@ -304,7 +304,7 @@ class Matrices(NamedTuple):
     """Matrices of the system of one column with n states, in the units of the data.
 
     Attributes:
-        drift: `[n, n]`.
+        drift: Drift matrix A, `[n, n]`.
         process: Process noise, `[n, n]`.
         prior: Prior covariance, `[n, n]`.
         sensor: Row of the observation matrix, `[n]`.
@@ -321,8 +321,13 @@ class Matrices(NamedTuple):
 
 
 def matrices(structure: Structure, raw: np.ndarray, *, step: float, center: float, spread: float) -> Matrices:
-    """Return the matrices of a system for raw parameters, in the units of the data. `step` is the median time step of
-    the data, and their values are center + spread · y.
+    """Return the matrices of a system for raw parameters, in the units of the data.
+
+    Args:
+        structure: Modes of the model.
+        raw: Raw parameters.
+        step: Median time step of the data.
+        center, spread: Values of the data are center + spread · y.
     """
     values = constrain(structure, raw)
     drifts, noises, priors = zip(*(_block(mode, values) for mode in modes(structure)), strict=True)
@@ -355,8 +360,8 @@ def _block(mode: Mode, values: dict[str, float]) -> tuple[np.ndarray, np.ndarray
 
 
 def robustness(structure: Structure, raw: np.ndarray) -> dict[str, Any]:
-    """Return the parameters of the robust update: nu (None if 1/nu is below `GAUSSIAN`), contamination and
-    outlier_scale."""
+    """Return the parameters nu, contamination and outlier_scale of the robust update. nu is None if 1/nu is below
+    `GAUSSIAN`."""
     values = dict(zip(parameters(structure), raw, strict=True))
     inverse_nu, contamination, scale = (
         math.exp(values[name]) for name in ("inverse_nu", "contamination", "outlier_scale")

@@ -278,7 +278,7 @@ def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, join
         scale: Factor on the standard deviation of the noise.
         out: Buffers for the outputs.
         inverse_dof: Output. 1/ν of innovation and state, `[2, P]` (student.py).
-        joint: z (output), the learned moments and the scratch of correlation.py. Without rows if columns are separate.
+        joint: Z (output), the learned moments and the scratch of correlation.py. Without rows if columns are separate.
     """
     z, learned, factor = joint
     is_joint = len(learned) > 0

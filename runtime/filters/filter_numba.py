@@ -29,7 +29,7 @@ class LinearSystem(NamedTuple):
     """Parameters of a system for the compiled step.
 
     Args:
-        sizes: n, P, and whether C is the first rows of the identity.
+        sizes: N, P, and whether C is the first rows of the identity.
         sensor: C, b and R in one row.
         modes: Rates, basis, dual, powers and noises.
         rule: 1/nu, number of passes or factors, and patience.

@@ -50,7 +50,7 @@ class LinearFilterConfig(StrictConfig):
         process_noise: Q `[n, n]`, per unit time.
         measurement_noise: R `[P, P]`.
         observation: C `[P, n]`. null stands for the identity.
-        offset: b `[P]`. null stands for zero.
+        offset: B `[P]`. null stands for zero.
         nu: Degrees of freedom > 2. null stands for the Kalman filter.
         inner: Number of reweighting passes K.
         initial_mean, initial_covariance: Prior of the first observation. null stands for zero and for the stationary

@@ -37,7 +37,7 @@ class CudaDriver:
     """Loads and launches kernels on the GPUs of this process, from any thread.
 
     Args:
-        library: libcuda, or a replacement for tests.
+        library: Libcuda, or a replacement for tests.
         current_device: Function that returns the current device of torch on the calling thread.
     """
 

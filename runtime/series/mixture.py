@@ -43,7 +43,7 @@ class MixtureWork(NamedTuple):
         forecasts: Forecasts of the experts, followed by median and mean of the mixture, `[H, P, FORECASTS]`.
         prior, half_widths: Quantiles of the network for the value that is scored, and half-widths of its intervals.
         prior_forecasts: Forecasts of the value that is scored, as in `forecasts`, `[FORECASTS]`.
-        squares: nis of each column under the network, `[P]`, NaN if the network was not queried.
+        squares: Nis of each column under the network, `[P]`, NaN if the network was not queried.
         tail: Probability of the last value if it is a count, `[1]`. See `count_tail_numba.py`.
         column: Index of the first requested horizon that is near each of LEADS, or -1, `[LEAD_COUNT, P]`.
     """

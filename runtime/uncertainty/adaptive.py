@@ -80,7 +80,7 @@ class ConformalState(NamedTuple):
     """Adaptive state of all streams of a pool.
 
     Attributes:
-        shift: v, `[streams, horizons, P, levels]`.
+        shift: V, `[streams, horizons, P, levels]`.
         due, mean: Times and means of the pending forecasts, `[streams, pending]` and `[…, P]`.
         radius: Half-widths of their intervals, `[…, P, levels]`, or below and above the mean, `[…, P, 2 levels]`.
             Negative if the interval is empty, 0 if nothing is pending.

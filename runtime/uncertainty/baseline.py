@@ -101,7 +101,7 @@ def learn(before, root, size, learns, table, after):
     Args:
         before: Baseline, `[COLUMNS]`.
         root: (nis / d)^(1/3).
-        size: d, at least 1.
+        size: D, at least 1.
         learns: Whether to update the baseline. Otherwise, its bits do not change.
         table: `calibration.TailModel`.
         after: Output, the new baseline `[COLUMNS]`.

@@ -48,7 +48,7 @@ class TailModel(NamedTuple):
 
     Attributes:
         quantiles, shares: The share below each z.
-        tail, folds: z beyond the last quantile, and the e-folds of the tail probability there, for a normal tail.
+        tail, folds: Z beyond the last quantile, and the e-folds of the tail probability there, for a normal tail.
         beyond: The share above the last quantile.
     """
 

@@ -83,7 +83,7 @@ def tally(step, weighted_nis, sums):
         step: Contains is_scored and is_above (whether a component counts, and whether it was above its forecast) and
             scores (|innovation| per model std), all `[P]`; and half-widths per model std, edges at PIT_LEVELS and
             widths at the calibrated levels, `[P, levels]`.
-        weighted_nis: weight × nis.
+        weighted_nis: Weight × nis.
     """
     scores, edges, widths = step.scores, step.edges, step.widths
     for k in range(len(sums)):

@@ -155,7 +155,7 @@ class Workspace(NamedTuple):
     """Buffers for one row, used until the row is known to be finite.
 
     Attributes:
-        shift: v of one stream, retained from row to row.
+        shift: V of one stream, retained from row to row.
         loaded: Index of that stream, or -1, and the number of its pending forecasts, `[2]`.
     """
 

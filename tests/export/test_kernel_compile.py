@@ -35,7 +35,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
 
 def test_kernels_are_counted_before_the_first_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     worker(monkeypatch, f"print({MAX_KERNELS_OF_A_GPU + 1}, flush=True); time.sleep(60)")
-    with pytest.raises(KernelCompilationError, match="81 kernels for sm_90; a bundle can have at most 80 for each GPU"):
+    with pytest.raises(KernelCompilationError, match="81 kernels for sm_90, but a bundle can contain at most 80"):
         kernel_files(CONFIG, (90,))
 
 
