@@ -83,7 +83,8 @@ def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
 
 
 def _key(launch: KernelLaunch) -> str:
-    """Return the properties that all launches of one kernel have in common: constants, types of pointers, and options."""
+    """Return the properties that all launches of one kernel have in common: constants, types of pointers, and
+    options."""
     parts = [
         (name, kind, launch.constexprs.get((index,)))
         for index, (name, kind) in enumerate(launch.signature.items())

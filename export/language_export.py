@@ -1,4 +1,4 @@
-"""Export a trained language model as a bundle that contains weights, graphs, tokenizer, calibration and golden cases."""
+"""Export a trained language model as a bundle. It contains weights, graphs, tokenizer, calibration and golden cases."""
 
 from __future__ import annotations
 

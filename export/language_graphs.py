@@ -90,7 +90,8 @@ class AttentionGraph(_ModelGraph):
 
 
 class _State(NamedTuple):
-    """Memory slots and ring of a model `[B, L, …]` or of one layer `[B, …]`. `ring` is None if the model has no window."""
+    """Memory slots and ring of a model `[B, L, …]` or of one layer `[B, …]`. `ring` is None for a model without a
+    window."""
 
     means: Tensor
     precisions: Tensor

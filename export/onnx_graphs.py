@@ -220,7 +220,8 @@ def _weights_to_inputs(model: onnx_ir.Model, names: set[str]) -> set[str]:
 
 
 def _inputs_to_constants(graph: onnx.GraphProto, weights: set[str], prefix: str) -> None:
-    """Convert the used weights to constants without values, named as in model.safetensors. Remove the unused weights."""
+    """Convert the used weights to constants without values, named as in model.safetensors. Remove the unused
+    weights."""
     used = {name for part in _graphs(graph) for node in part.node for name in node.input}
     kept = []
     for value in graph.input:

@@ -1,8 +1,8 @@
 """Batch sizes for which the results of a row do not depend on the other rows of the batch.
 
-A matrix product chooses its kernel by the number of rows, and kernels sum in different orders, so the last bits of a
-row depend on the batch size. Which sizes agree depends on the processor. They are determined when a model is loaded,
-and batches are padded to a size that agrees with the largest.
+A matrix product chooses its kernel by the number of rows, and kernels sum in different orders. The last bits of a row
+therefore depend on the batch size. The processor determines which sizes agree. They are found when a model is loaded,
+and batches are padded to a size that agrees with the largest one.
 """
 
 from __future__ import annotations
@@ -17,7 +17,11 @@ ROTATIONS = (0, 1, 5)
 
 
 class BatchSizes:
-    """Sizes, in ascending order, to which the batches of a model are padded."""
+    """Pads the batches of a model to one of a few sizes.
+
+    Attributes:
+        sizes: Batch sizes in ascending order.
+    """
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes = tuple(sorted(sizes))
@@ -38,9 +42,9 @@ def agreeing_sizes(run: Run, candidates: Sequence[int], rows: int) -> BatchSizes
     """Return the candidate sizes for which every row has the same result, bit for bit, as in the largest batch, at any
     position.
 
-    The largest size is the first candidate that holds all rows and gives the same bits at all positions. Some
-    candidates do not, because some kernels sum an odd last row in another order. If no candidate qualifies, all batches
-    are padded to one size.
+    The largest batch is the first candidate with space for all rows whose results are equal, bit for bit, at all
+    positions. Some candidates do not have this property, because some kernels sum an odd last row in another order. If
+    no candidate has it, all batches are padded to one size.
 
     Args:
         run: Function that returns the outputs of the model for the given rows of a fixed example input.

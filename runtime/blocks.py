@@ -1,5 +1,5 @@
-"""Long lists in a reply, which are produced block by block. Encoding them at once would hold the interpreter lock and
-use much memory."""
+"""Long lists in a reply, which are produced block by block. Encoding such a list at once would hold the interpreter
+lock and use much memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final
 
-# Numbers per block, about 20 kB of JSON, encoded in a fraction of a millisecond.
+# Numbers per block. A block is about 20 kB of JSON and is encoded in a fraction of a millisecond.
 PIECE_NUMBERS: Final = 1_024
 
 
@@ -16,7 +16,7 @@ class Blocks(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[list[Any]]:
-        """Yield the items in order, as non-empty lists with at most about PIECE_NUMBERS numbers."""
+        """Yield the items in order, as non-empty lists of at most about PIECE_NUMBERS numbers each."""
 
     @property
     def is_short(self) -> bool:

@@ -1,11 +1,12 @@
-"""Names of the choices that callers can make."""
+"""Types of the choices that callers can make."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-# How a model represents the past: as a state of constant size, or completely.
+# How a model represents the past: as a state of constant size, or as all earlier observations or tokens.
 Mode = Literal["recurrent", "attention"]
-# Engine that runs a model on a CPU. "auto" chooses compiled code if it supports the bundle, else ONNX Runtime.
+# Implementation that runs a model on a CPU. "auto" chooses compiled code if it supports the bundle, and otherwise ONNX
+# Runtime.
 RuntimeName = Literal["auto", "compiled", "onnx"]
 MergeMethod = Literal["precision", "covariance_intersection"]

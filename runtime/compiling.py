@@ -1,7 +1,7 @@
 """Compile functions with numba, and cache kernels on disk under a digest of their source files.
 
-numba invalidates its cache by the file of the kernel alone, but a kernel also calls functions in other files. Inlined
-functions are therefore not cached, and the name of a cached function contains a digest of all its source files.
+numba invalidates its cache only if the file of the kernel changes, but a kernel also calls functions in other files.
+Inlined functions are therefore not cached, and the name of a cached function contains a digest of all its source files.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ import numba.core.event
 from numba.core.compiler_lock import global_compiler_lock
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-# A function that compiles kernels, and the module whose file is locked meanwhile. None takes no lock.
+# A function that compiles kernels, and the module whose file is locked while it runs. If the module is None, no lock is
+# used.
 CompileTask = tuple[ModuleType | None, Callable[[], None]]
 # Flags that assume finite numbers are not set, because missing values are NaN.
 FASTMATH: Final = frozenset({"contract", "nsz"})
 _ALLOCATING: Final[dict[str, Any]] = {"nogil": True, "fastmath": set(FASTMATH), "error_model": "numpy"}
-# Reference counting is disabled, because it took three fifths of the time of an observation. Compiled code therefore
-# cannot allocate, and the caller's arrays must outlive the call.
+# Reference counting is disabled, because it would take three fifths of the time of an observation. Compiled code
+# therefore cannot allocate, and the caller's arrays must outlive the call.
 OPTIONS: Final[dict[str, Any]] = {**_ALLOCATING, "_nrt": False, "no_cfunc_wrapper": True}
-# No wrapper for Python, which would take a fifth of the time to compile.
+# Inlined functions have no wrapper for Python, which would take a fifth of the compile time.
 _INLINED: Final[dict[str, Any]] = {**OPTIONS, "forceinline": True, "no_cpython_wrapper": True}
 
 
 def inline_jit(function: Function) -> Function:
-    """Compile a function into each kernel that calls it. A call from Python crashes the process."""
+    """Compile a function for inlining into each kernel that calls it. A call from Python crashes the process."""
     return numba.njit(**_INLINED)(function)  # type: ignore[no-any-return]
 
 
@@ -46,18 +47,20 @@ def source_inline_jit(function: Function) -> Function:
 def kernel_jit(
     *modules: ModuleType, allocates: bool = False, fastmath: Collection[str] = FASTMATH
 ) -> Callable[[Function], Function]:
-    """Compile a function that Python calls, and cache it on disk where numba finds a writable directory.
+    """Return a decorator that compiles a function that Python calls. It is cached on disk if numba finds a writable
+    directory.
 
     Args:
         modules: Other modules whose functions it calls.
         allocates: Whether it, or a function that it calls, allocates arrays.
-        fastmath: Flags of LLVM.
+        fastmath: Flags of LLVM that relax floating-point arithmetic.
     """
     return partial(_cached, modules, {**(_ALLOCATING if allocates else OPTIONS), "fastmath": set(fastmath)})
 
 
 def cached_inline_jit(*modules: ModuleType) -> Callable[[Function], Function]:
-    """Compile a function as `inline_jit` does, and cache it, so that kernels share a function that compiles slowly."""
+    """Return a decorator that compiles a function as `inline_jit` does, and caches it. Kernels can then share a
+    function that compiles slowly."""
     return partial(_cached, modules, {**OPTIONS, "forceinline": True})
 
 
@@ -65,7 +68,7 @@ def _cached(modules: tuple[ModuleType, ...], options: dict[str, Any], function: 
     function.__qualname__ = f"{function.__name__}_{source_digest(*modules, sys.modules[function.__module__])}"
     try:
         kernel = numba.njit(cache=True, **options)(function)
-    except RuntimeError:  # without a writable directory, every process compiles for itself
+    except RuntimeError:  # numba found no writable directory, so every process compiles for itself
         return numba.njit(**options)(function)  # type: ignore[no-any-return]
     lock = Path(kernel._cache.cache_path) / f"{function.__module__}.{function.__qualname__}.lock"
     kernel.compile = partial(_compile_once, kernel.compile, lock)
@@ -73,14 +76,15 @@ def _cached(modules: tuple[ModuleType, ...], options: dict[str, Any], function: 
 
 
 def _compile_once(compile_kernel: Callable[[Any], Any], lock: Path, signature: Any) -> Any:
-    """Compile a kernel or load it from the cache, one process at a time. The others then find it in the cache."""
+    """Compile a kernel or load it from the cache in one process at a time. The next process then finds it in the
+    cache."""
     with global_compiler_lock, _held(lock):
         return compile_kernel(signature)
 
 
 @contextmanager
 def _held(lock: Path) -> Iterator[None]:
-    """Lock a file of the cache. Where that is not possible, each process compiles for itself."""
+    """Hold a lock on a file of the cache. If this is not possible, each process compiles for itself."""
     try:
         lock.parent.mkdir(exist_ok=True)
         file = lock.open("ab")
@@ -100,15 +104,14 @@ def source_digest(*modules: ModuleType) -> str:
 
 
 def disable_compilation(kernel: Any) -> None:
-    """Raise TypeError for later calls with new argument types, because compiling would stop all requests for half a
-    minute.
-    """
+    """Disable the compilation of a kernel for new argument types. Later calls with such types raise TypeError, because
+    compiling would stop all requests for half a minute."""
     kernel.disable_compile()
 
 
 @contextmanager
 def call_on_compile(callback: Callable[[], object]) -> Iterator[None]:
-    """Call `callback` once, before the first function that is compiled in this context."""
+    """Call `callback` once in a context, before the first function is compiled."""
     is_called = False
 
     def call_once() -> None:
@@ -123,9 +126,8 @@ def call_on_compile(callback: Callable[[], object]) -> Iterator[None]:
 
 @contextmanager
 def compile_events(on_start: Callable[[], object], on_end: Callable[[], object]) -> Iterator[None]:
-    """Call `on_start` before and `on_end` after each function that is compiled in this context, but not for cached
-    functions.
-    """
+    """Call `on_start` before and `on_end` after the compilation of each function in a context. They are not called for
+    cached functions."""
 
     class Listener(numba.core.event.Listener):  # type: ignore[misc]
         def on_start(self, _: Any) -> None:
@@ -139,9 +141,9 @@ def compile_events(on_start: Callable[[], object], on_end: Callable[[], object])
 
 
 def run_with_locks(tasks: Iterable[CompileTask]) -> None:
-    """Run each task with a lock on its module. Tasks whose module another process has locked run last.
+    """Run each task with a lock on its module. Tasks whose module is locked by another process run last.
 
-    Processes that start together therefore compile each kernel once, and the others find it in the cache.
+    Therefore, of several processes that start together, only one compiles each kernel. The others find it in the cache.
     """
     for task in run_unlocked(tasks):
         _run_with_lock(task, waits=True)
@@ -153,9 +155,8 @@ def run_unlocked(tasks: Iterable[CompileTask]) -> list[CompileTask]:
 
 
 def _run_with_lock(task: CompileTask, *, waits: bool) -> bool:
-    """Run a task under a lock on the module's source file, which every process can open. Return False if it is
-    locked.
-    """
+    """Run a task with a lock on the module's source file, which every process can open. Return False if another process
+    holds the lock and `waits` is false."""
     module, run = task
     if module is None:
         run()

@@ -1,7 +1,7 @@
 """Errors of the runtime. The service maps them to HTTP statuses in one table.
 
-Errors about a file or a document are defined with its reader: `BundleError` in bundle/documents.py and `InvalidSystem`
-in filters/system.py.
+Errors about a file or a document are defined in the module that reads it: `BundleError` in bundle/documents.py and
+`InvalidSystem` in filters/system.py.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ class InvalidInput(ValueError):
 
     Attributes:
         message: Text that names the field and what was expected.
-        param: Path of the field, such as `observations[3][0]`, or None if no single field is at fault.
-        code: Precise reason, such as `shape_mismatch`.
+        param: Path of the invalid field, such as `observations[3][0]`. None if the error does not concern a single
+            field.
+        code: Reason as an identifier, such as `shape_mismatch`.
     """
 
     def __init__(self, message: str, *, param: str | None = None, code: str = "invalid_value") -> None:
@@ -27,8 +28,8 @@ class RefusedRow(InvalidInput):
     """Raised if a live stream rejects a row. The stream is not changed and can continue.
 
     Attributes:
-        index: Position among the rows passed to this stream, counted from 0.
-        t: Time of the row, or None if it is invalid.
+        index: Index of the row among the rows passed to this stream.
+        t: Time of the row. None if it is invalid.
     """
 
     def __init__(self, error: InvalidInput, t: float | None, index: int = 0) -> None:
@@ -38,8 +39,11 @@ class RefusedRow(InvalidInput):
 
 
 def not_monotonic(param: str) -> InvalidInput:
-    """Return the error for a row whose time is before that of the previous row. `param` is the name of its time
-    field."""
+    """Return the error for a row whose time is before that of the previous row.
+
+    Args:
+        param: Name of the field that contains the time.
+    """
     message = f"{param} must not be smaller than the previous time"
     return InvalidInput(message, param=param, code="time_not_monotonic")
 
@@ -63,6 +67,6 @@ class UnsupportedError(ValueError):
 
 
 def invalid_state() -> InvalidInput:
-    """Return the error for an invalid state. Its message is always the same, because a reason could help a forger."""
+    """Return the error for an invalid state. Its message is constant, because a reason could help a forger."""
     message = "state: not a state that this server issued for this model and API key, or it has expired."
     return InvalidInput(message, param="state", code="state_invalid")

@@ -16,7 +16,7 @@ from rfa.runtime.text.contexts import Advance, Array, SlotContext, StepOutput
 
 
 class Recurrent(Protocol):
-    """Methods of a runtime that golden cases use."""
+    """Interface of a runtime on which golden cases run."""
 
     name: str
     pool: StatePool
@@ -24,23 +24,25 @@ class Recurrent(Protocol):
     passes: PassesRange
 
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token in each of B streams."""
+        """Process one token of each of B streams."""
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process a chunk of a prompt in each of B streams, and return the outputs of the last tokens."""
+        """Process a chunk of the prompt of each of B streams, and return the outputs of the last tokens."""
 
 
 def reproduce(
     runtime: Recurrent, bundle: Bundle, attention: Session, *, where: str, golden: Mapping[str, Any] | None = None
 ) -> int:
-    """Run golden cases on a runtime and return the number of compared values.
+    """Run golden cases on a runtime, and return the number of compared values.
 
     Args:
+        runtime: Runtime for the recurrent cases.
+        bundle: Bundle of the model.
         attention: Session that runs the cases of attention mode.
         where: Name of the runtime, for messages.
-        golden: Cases to run. Default: those of the bundle.
+        golden: Cases to run. By default, those of the bundle.
 
     Raises:
         BundleError: If an output differs by more than the tolerance of its case, or a case has a number of passes that
@@ -59,7 +61,7 @@ def reproduce(
 
 @dataclass(frozen=True)
 class RecurrentSession:
-    """Session for the graph "step" or "prefill" with a batch size of one. See `rfa.runtime.bundle.golden.Session`."""
+    """A session for the graph "step" or "prefill" with a batch size of one. See `rfa.runtime.bundle.golden.Session`."""
 
     runtime: Recurrent
     graph: str
@@ -89,6 +91,6 @@ class RecurrentSession:
 
 @dataclass(frozen=True)
 class Named:
-    """Name of an output of a session."""
+    """An output of a session, identified by its name."""
 
     name: str

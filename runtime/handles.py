@@ -4,9 +4,9 @@
     opened(handle)                           in a kernel: a view of the content
 
 numba unboxes every array of an argument on each call, which takes a quarter of a microsecond per array. A model and its
-streams have about a hundred arrays. A handle unboxes them once: it is the address of a list of addresses and shapes. A
-handle inside another handle is opened separately, so content that rarely changes need not be listed with content that
-often does.
+streams have about a hundred arrays. A handle unboxes them once. It is the address of a list of addresses and shapes. A
+handle inside another handle is opened separately, so content that rarely changes need not be listed again with content
+that often changes.
 
 The handle keeps its arrays alive. Their numbers may change, but the arrays must not be moved.
 """
@@ -40,10 +40,10 @@ class Handle:
 
     Args:
         content: Nested tuples of contiguous arrays, numbers, handles and kernel entries.
-        keeps: Whether to keep the content alive. Otherwise, the caller must.
+        keeps: Whether to keep the content alive. Otherwise, the caller must keep it alive.
 
     Raises:
-        TypeError: An array is not contiguous, or a part is not an array, number, handle, entry or tuple of these.
+        TypeError: If an array is not contiguous, or a part is not an array, number, handle, entry or tuple of these.
     """
 
     __slots__ = ("_content", "_numbers", "address", "kind")
@@ -63,9 +63,8 @@ _KINDS: dict[Any, HandleType] = {}
 
 
 def _list(content: Any, numbers: list[int]) -> Any:
-    """Append what `opened` reads to `numbers`, in its order. Return the structure; equal structures have the same
-    type.
-    """
+    """Append what `opened` reads to `numbers`, in the order of reading. Return the structure of the content. Contents
+    with equal structures have the same type."""
     if isinstance(content, tuple):
         return (type(content), *[_list(part, numbers) for part in content])
     if isinstance(content, np.ndarray):

@@ -37,7 +37,7 @@ class EntryType(AddressType):
 
 
 class Entry:
-    """The address of a compiled kernel. The process keeps the kernel."""
+    """The address of a compiled kernel, which stays loaded until the process exits."""
 
     __slots__ = ("address", "kind")
 
@@ -49,9 +49,7 @@ class Entry:
 
 
 def entry_of(kernel: Any, *arguments: Any) -> Entry:
-    """Return the entry of a `kernel_jit` kernel, compiled for arguments of these types, where tuples are passed as
-    views.
-    """
+    """Return the entry of a `kernel_jit` kernel for arguments of these types. Tuples are passed as views."""
     return Entry(kernel, tuple(member_type(typeof(argument)) for argument in arguments))
 
 
@@ -63,19 +61,21 @@ class Callee:
         self._entry: Entry | None = None
 
     def entry(self, content: tuple[Any, ...], *arguments: Any) -> Entry:
-        """Return the entry of the kernel, which the first call compiles for arguments of these types."""
+        """Return the entry of the kernel. The first call compiles it for arguments of these types."""
         if self._entry is None:
             self._entry = Entry(self.kernel, (ViewType(typeof(content)), *map(typeof, arguments)))
         return self._entry
 
 
 def callee(*modules: ModuleType) -> Callable[[Callable[..., Any]], Callee]:
-    """Compile and cache a kernel that other kernels call by its address. For `modules`, see `kernel_jit`."""
+    """Return a decorator that compiles and caches a kernel that other kernels call by its address. For `modules`, see
+    `kernel_jit`."""
     return lambda function: Callee(kernel_jit(*modules)(function))
 
 
 def pass_as_address(python_type: type, numba_type: type[types.Type]) -> None:
-    """Let compiled code accept objects with the attributes `kind`, their numba type, and `address`."""
+    """Make compiled code accept objects of a Python type. They must have the attributes `kind` (the numba type) and
+    `address`."""
 
     @typeof_impl.register(python_type)
     def type_of(value: Any, _: Any) -> Any:

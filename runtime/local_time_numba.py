@@ -10,7 +10,8 @@ from rfa.runtime.compiling import inline_jit
 
 @inline_jit
 def utc_offset(utc_offsets, t):
-    """Return local time minus UTC at time t, from `OutputSpec.utc_offsets`, or 0 if they are empty."""
+    """Return local time minus UTC at time t, according to `OutputSpec.utc_offsets`. Return 0 if there are no
+    offsets."""
     if len(utc_offsets) == 0:
         return 0.0
     low, high = 0, len(utc_offsets)

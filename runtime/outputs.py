@@ -1,8 +1,8 @@
-"""Results of the runtime: plain dataclasses, which orjson encodes directly.
+"""Results of the runtime as plain dataclasses, which orjson encodes directly.
 
 The fields are described in `rfa.service.schemas.filter_replies` and `server_replies`. Thousands of steps are created
-each second, so the classes are not frozen, which would cost more than setting the fields, and have no slots, because
-orjson encodes slots half as fast.
+each second. The classes are therefore not frozen, because freezing would take longer than setting the fields. They have
+no slots, because orjson encodes objects with slots half as fast.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Intervals = dict[str, list[list[float]]]  # Lower and upper end for each compone
 
 @dataclass
 class ForecastPoint:
-    """Forecast of an observation."""
+    """A forecast of an observation."""
 
     t: float
     mean: list[float]
@@ -39,7 +39,7 @@ class RaisedAlarm:
     Attributes:
         rule: Rule that raised the alarm.
         incident: Position of the first alarm of the incident.
-        component: Component that raised the alarm; the rarest if there are several.
+        component: Component that raised the alarm. If there are several, the one with the smallest tail probability.
         probability: Tail probability of the observation under the rule.
     """
 
@@ -51,7 +51,8 @@ class RaisedAlarm:
 
 @dataclass
 class Incident:
-    """Alarms that belong together. The peak is the rarest of them.
+    """A sequence of alarms that ends after ten ordinary observations. Its peak is the alarm with the smallest
+    probability.
 
     Attributes:
         index: Position of the first alarm.

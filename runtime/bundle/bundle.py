@@ -61,14 +61,17 @@ NO_FOLDER = os.devnull
 
 @dataclass(frozen=True)
 class Graph:
-    """ONNX graph without weights, as exported by `rfa.export.onnx_graphs.export_graph`, and its constants."""
+    """An ONNX graph without weights, and the constants that `open_session` provides for it.
+
+    `rfa.export.onnx_graphs.export_graph` creates such graphs.
+    """
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
 
 
 class Bundle:
-    """Bundle returned by `open_bundle`. Its content has been verified and is stored in memory."""
+    """An opened bundle, as returned by `open_bundle`. Its content has been verified and is stored in memory."""
 
     def __init__(self, path: Path, manifest: Manifest, digest: str, contents: dict[str, bytes]) -> None:
         self.path = path
@@ -138,7 +141,7 @@ class Bundle:
     @property
     def ece_rows(self) -> int:
         """Number of held-out tokens with which the stated calibration error is verified. It is 0 if the bundle contains
-        none."""
+        no such tokens."""
         return rows_of(self._calibration)
 
     @property
@@ -147,11 +150,13 @@ class Bundle:
         return self._golden
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the tensors of model.safetensors. They are read-only and shared by all sessions of this bundle."""
+        """Return the tensors of model.safetensors by name. They are read-only and shared by all sessions of this
+        bundle."""
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """Return the arrays of decoder.safetensors, read-only, or None if the bundle does not contain that file."""
+        """Return the arrays of decoder.safetensors by name. Return None if the bundle does not contain that file. The
+        arrays are read-only."""
         return None if self._constants is None else dict(self._constants)
 
     @property
@@ -173,6 +178,9 @@ class Bundle:
         """Return the session of a checked graph, with constants from the weights.
 
         Callers share the session while it is in use, so requests use the session that reproduced the golden outputs.
+
+        Args:
+            graph_name: Name of the graph in the manifest.
 
         Raises:
             BundleError: If the bundle does not contain this graph, or ONNX Runtime cannot load it.
@@ -209,13 +217,13 @@ def open_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = (), *, wit
     """Open a bundle and check it completely.
 
     The checks run in this order: the signature, if keys are given; the set of files, which must be regular files; the
-    hash and the form of the manifest; the size and SHA-256 of each file; then the configuration, arrays, calibration,
-    tokenizer, golden cases and graphs against the rules of the model family.
+    hash and the format of the manifest; the size and SHA-256 of each file; and the rules of the model family for the
+    configuration, arrays, calibration, tokenizer, golden cases and graphs.
 
     Args:
         path: Directory of the bundle.
-        trusted_keys: Public keys. The manifest must be signed with one of them. If empty, signatures are ignored.
-        with_graphs: Whether to check the graphs now. Otherwise, each graph is checked before its first session.
+        trusted_keys: Public keys, one of which must have signed the manifest. If empty, signatures are ignored.
+        with_graphs: Whether to check the graphs immediately. Otherwise, each graph is checked before its first session.
 
     Raises:
         BundleError: If a check fails. The message names the file and the reason.
@@ -266,17 +274,18 @@ def _session(
     except MemoryError:
         raise
     except Exception as error:  # the runtime's exceptions have no common base class
-        raise BundleError(f"{file}: ONNX Runtime cannot load it: {str(error)[:300]}") from None
+        raise BundleError(f"{file}: ONNX Runtime cannot load the graph: {str(error)[:300]}") from None
 
 
 def check_golden(bundle: Bundle, sessions: Mapping[str, ort.InferenceSession] | None = None) -> int:
-    """Run the golden cases of a bundle and, for a language model, process its held-out text.
+    """Run the golden cases of a bundle. For a language model, also process its held-out text.
 
     Args:
-        sessions: Sessions by graph name. Default: those of the bundle.
+        bundle: Opened bundle.
+        sessions: Sessions by graph name. By default, the sessions of the bundle.
 
     Returns:
-        The number of compared values.
+        The number of compared values. It is 0 for a bundle without graphs if `sessions` is not given.
 
     Raises:
         BundleError: If an output differs from golden.json by more than the tolerance, or a confidence differs from

@@ -66,7 +66,7 @@ def read_files(directory: Path, trusted_keys: Sequence[PublicKey]) -> tuple[Mani
     expected = {MANIFEST_FILE, *manifest.files}
     found -= {SIGNATURE_FILE}
     for name in sorted(expected - found):
-        raise BundleError(f"{name}: missing")
+        raise BundleError(f"{name}: the file is missing")
     for name in sorted(found - expected):
         raise BundleError(f"{name}: the file is not listed in {MANIFEST_FILE}")
     _check_required(manifest)
@@ -75,14 +75,14 @@ def read_files(directory: Path, trusted_keys: Sequence[PublicKey]) -> tuple[Mani
 
 
 def _scan(directory: Path) -> set[str]:
-    """Return the names of the files of a bundle. Raise an error if there are links, directories or devices."""
+    """Return the names of the files of a bundle. Raise BundleError if there are links, directories or devices."""
     try:
         entries = sorted(os.scandir(directory), key=lambda entry: entry.name)
     except OSError as error:
         raise BundleError(f"{directory.name}: the directory cannot be read: {error.strerror}") from None
     if len(entries) > MAX_FILES:
         raise BundleError(
-            f"{directory.name}: it contains {len(entries)} files, but a bundle may contain at most {MAX_FILES}"
+            f"{directory.name}: the directory contains {len(entries)} files, but at most {MAX_FILES} are allowed"
         )
     for entry in entries:
         if not entry.is_file(follow_symlinks=False):
@@ -125,8 +125,8 @@ def _check_signature(directory: Path, found: set[str], manifest: bytes, trusted_
 
 
 def _check_required(manifest: Manifest) -> None:
-    """Check that the bundle contains exactly the files that its kind and its graphs require, each within its size
-    limit."""
+    """Check that the bundle contains exactly the files that its kind and its graphs require, and that no file exceeds
+    its size limit."""
     for name in REQUIRED_FILES[manifest.kind]:
         if name not in manifest.files:
             raise BundleError(f"{name}: the file is missing, but a bundle of kind {manifest.kind!r} requires it")

@@ -1,6 +1,6 @@
 """Schema of calibration.json.
 
-Some numbers appear more than once, in the summary or in both modes of a language model, and must agree.
+Some numbers occur more than once, in the summary or in both modes of a language model. They must be equal.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ def _check_lengths(document: Strict, *names: str) -> None:
 
 
 class StateCalibration(Strict):
-    """Intervals of the state: half-widths in standard deviations at each level."""
+    """Calibration of the intervals of the state. `multipliers` are half-widths in standard deviations of the model, one
+    per level."""
 
     source: Annotated[str, Field(max_length=100)]
     multipliers: Annotated[list[Multiplier], Table]
@@ -42,7 +43,8 @@ class StateCalibration(Strict):
 
 
 class ForecastCalibration(Strict):
-    """Intervals of forecasts: half-widths at each level, for each horizon."""
+    """Calibration of the intervals of forecasts. `multipliers` are half-widths in standard deviations of the model, by
+    horizon and level."""
 
     horizons: Annotated[list[Annotated[float, Field(gt=0, le=1e15)]], Table]
     multipliers: Annotated[list[Annotated[list[Multiplier], Table]], Table]
@@ -57,7 +59,7 @@ class ForecastCalibration(Strict):
 
 
 class AnomalyCalibration(Strict):
-    """Quantiles of the novelty, and the scale of the tail beyond them."""
+    """Quantiles of the novelty, and the scale of its tail beyond the last quantile."""
 
     shares: Annotated[list[Level], Table]
     quantiles: Annotated[list[Score], Table]
@@ -85,9 +87,8 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Ratio of calibrated to model variance: the product of a function of the gain and a function of the running
-    novelty.
-    """
+    """Ratio of the calibrated variance to the variance of the model. It is the product of a function of the gain and a
+    function of the running novelty."""
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]
@@ -151,12 +152,12 @@ class FilterCalibration(Strict):
             modes["attention"] = self.attention
             for name in ("levels", "forecast.horizons", "state.source"):
                 if _at(self.attention, name) != _at(self.recurrent, name):
-                    raise ValueError(f"{name} must be the same in both modes")
+                    raise ValueError(f"{name} must be equal in both modes")
             if (self.attention.precision is None) != (self.recurrent.precision is None):
                 raise ValueError("precision must be calibrated in both modes or in none")
         summary = self.recurrent.levels, self.recurrent.forecast.horizons, self.recurrent.state.source
         if (self.summary.levels, self.summary.horizons, self.summary.state_source) != summary:
-            raise ValueError("summary must contain the levels, horizons and source of the recurrent mode")
+            raise ValueError("summary must have the levels, horizons and state_source of the recurrent mode")
         if self.summary.variance_scale != {mode: entry.state.variance_scale for mode, entry in modes.items()}:
             raise ValueError("summary must contain the variance_scale of each mode")
         return self
@@ -169,7 +170,7 @@ def _at(found: Any, path: str) -> Any:
 
 
 class Reliability(Strict):
-    """Expected calibration error (ECE) and the bins from which it is computed."""
+    """The expected calibration error (ECE), and the bins from which it is computed."""
 
     ece: Probability
     confidence: Annotated[list[Probability], Table]
@@ -187,8 +188,8 @@ class Reliability(Strict):
 
 
 class HeldOutRows(Strict):
-    """Confidence of the most probable token at some held-out positions, and whether that token was correct ("0" or
-    "1")."""
+    """Confidence of the most probable token at some held-out positions. `right` contains "1" where that token was
+    correct, and "0" elsewhere."""
 
     confidence: Annotated[list[Probability], Field(min_length=1, max_length=MAX_ROWS)]
     right: Annotated[str, Field(pattern=r"^[01]+$", max_length=MAX_ROWS)]
@@ -205,7 +206,8 @@ class HeldOutRows(Strict):
 
 
 class TokenTails(Strict):
-    """Shares of held-out tokens by their minimum surprise, and the scale of the surprise beyond the table."""
+    """Shares of held-out tokens whose surprise is at least that of the table, and the scale of the surprise beyond the
+    table."""
 
     surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]
     share: Annotated[list[Level], Table]
@@ -252,7 +254,7 @@ class ByMode(Strict, Generic[Value]):
 
 
 class HeldOutTokens(Strict):
-    """Distance between the rows in each held-out window, and the tokens of the first windows."""
+    """Distance between the rows in each held-out window in tokens, and the tokens of the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -316,11 +318,11 @@ class LanguageCalibration(Strict):
             }
             for name, (value, *others) in repeated.items():
                 if any(getattr(other, mode) != value for other in others):
-                    raise ValueError(f"{name} of {mode} must be the same in modes and in summary")
+                    raise ValueError(f"the values of {name}.{mode} in modes and in summary must be equal")
             if entry is None:
                 continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
-                raise ValueError(f"modes.{mode}.rows must contain {self.data.rows_kept()} rows, according to data")
+                raise ValueError(f"modes.{mode}.rows must contain {self.data.rows_kept()} rows, as data.rows states")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
-            raise ValueError("held_out_tokens must be the same in data and in summary")
+            raise ValueError("held_out_tokens must be equal in data and in summary")
         return self

@@ -1,4 +1,4 @@
-"""Strict readers for the JSON documents of a bundle, which accept exactly the declared fields and types."""
+"""Strict readers of the JSON documents of a bundle. They accept exactly the declared fields and types."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class BundleError(ValueError):
 
 
 class Strict(BaseModel):
-    """Base class of documents that accept exactly their fields and types, and only finite numbers."""
+    """Base class of documents. They accept exactly their fields and types, and only finite numbers."""
 
     model_config = STRICT
 
@@ -29,25 +29,30 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """Parse JSON. NaN, Infinity, numbers out of the range of float64 and duplicate keys are errors.
+    """Parse strict JSON.
+
+    Args:
+        data: JSON text in UTF-8.
+        file: Name of the file, for error messages.
 
     Raises:
-        BundleError: If the text is not valid JSON or contains one of these.
+        BundleError: If the text is not valid JSON, or contains NaN, Infinity, a number outside the range of float64, or
+            a duplicate key.
     """
 
     def reject(constant: str) -> float:
-        raise ValueError(f"it contains {constant}")
+        raise ValueError(f"the document contains {constant}")
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
         if len(found) != len(pairs):
-            raise ValueError("it contains a duplicate key")
+            raise ValueError("the document contains a duplicate key")
         return found
 
     def finite(text: str) -> float:
         value = float(text)
         if value in (float("inf"), float("-inf")):
-            raise ValueError("it contains a number out of range")
+            raise ValueError("the document contains a number outside the range of float64")
         return value
 
     try:
@@ -68,7 +73,7 @@ def canonical_json(document: Any) -> bytes:
 
 
 def compact_json(document: Any) -> bytes:
-    """Return the encoding of a JSON document without white space, for long lists of numbers."""
+    """Return the encoding of a JSON document without white space. It is used for long lists of numbers."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
@@ -93,7 +98,9 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
     """Validate a document by the fields and types of a class.
 
     Args:
-        where: Name of the file, or part of a file, for error messages.
+        kind: Class of the document.
+        document: Parsed JSON.
+        where: Name of the file, or of a part of the file, for error messages.
 
     Raises:
         BundleError: If a field is invalid. The message names the first invalid field and what was expected, but not its
@@ -106,7 +113,11 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
 
 
 def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
-    """Validate JSON by the fields and types of a dataclass. It raises the same errors as `read_document`."""
+    """Validate JSON by the fields and types of a dataclass.
+
+    Raises:
+        BundleError: If the JSON or a field is invalid. See `read_document`.
+    """
     try:
         return kind.validate_json(data)
     except ValidationError as error:
@@ -123,5 +134,5 @@ def _bundle_error(error: ValidationError, where: str) -> BundleError:
 
 
 def ascending(values: list[float], *, is_strict: bool) -> bool:
-    """Return whether the values are in ascending order."""
+    """Return whether the values are in ascending order. If `is_strict` is false, equal neighbours are permitted."""
     return all(one < two if is_strict else one <= two for one, two in pairwise(values))

@@ -1,5 +1,5 @@
-"""Golden outputs: small inputs and the outputs that the exporter computed for them. They are compared whenever a bundle
-is loaded.
+"""Golden outputs of a bundle, which are the outputs that the exporter computed for small inputs. They are compared
+whenever a bundle is loaded.
 
 golden.json is `{"cases": [case, …]}`. Cases run in order. A case is
 
@@ -12,8 +12,8 @@ golden.json is `{"cases": [case, …]}`. Cases run in order. A case is
     expected   {"shape", "indices": [flat indices], "values"}   sampled values
                and optionally "argmax": [index of each row]     index of the maximum along the last axis
 
-Floats must agree within absolute + relative · |value|, and other types exactly. Tolerances are at most MAX_TOLERANCE.
-The cases include every graph with all of its outputs.
+Floats must agree within absolute + relative · |value|. Values of other types must be equal. Tolerances are at most
+MAX_TOLERANCE. The cases include every graph with all of its outputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ MAX_CASES = 256
 Size = Annotated[int, Field(ge=0, le=MAX_NUMBERS)]
 Shape = Annotated[list[Size], Field(max_length=16)]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
-# Numbers are finite as float32, because no difference from infinity is finite.
+# Numbers must be finite in float32, because no difference from infinity is finite.
 Number = bool | Annotated[int | float, Field(ge=-3e38, le=3e38)]
 
 
@@ -53,7 +53,7 @@ class _Sized(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Self:
         if math.prod(self.shape) > MAX_NUMBERS:
-            raise ValueError(f"more than {MAX_NUMBERS} numbers")
+            raise ValueError(f"shape has more than {MAX_NUMBERS} numbers")
         return self
 
 
@@ -117,7 +117,10 @@ def check_golden_document(
     """Check that each case matches the interface of its graph, and that the cases use all graphs.
 
     Args:
-        vocab_size: Vocabulary size of a language model, otherwise None.
+        document: Content of golden.json.
+        graphs: Interfaces of the graphs by name.
+        tensors: Tensors of model.safetensors by name.
+        vocab_size: Vocabulary size of a language model. None for other models.
 
     Raises:
         BundleError: If a case does not match, or no case uses a graph. The message names the case or the graph.
@@ -142,7 +145,7 @@ def _check_case(
 ) -> None:
     graph = graphs.get(case.graph)
     if graph is None:
-        raise ValueError("it runs a graph that is not in the bundle")
+        raise ValueError("the case runs a graph that is not in the bundle")
     if set(case.inputs) != {spec.name for spec in graph.inputs}:
         raise ValueError(f"the inputs do not match the interface of {case.graph}")
     if set(case.outputs) != {spec.name for spec in graph.outputs}:
@@ -166,12 +169,12 @@ def _form(
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
-            raise ValueError("it refers to a tensor that is not in the bundle")
+            raise ValueError("an input refers to a tensor that is not in the bundle")
         return found.dtype, (1, *found.shape)
     if isinstance(source, _EarlierSource):
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
-            raise ValueError("it refers to an output that no earlier case has")
+            raise ValueError("an input refers to an output that no earlier case has")
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)
     return source.dtype, tuple(source.shape)
@@ -196,7 +199,7 @@ class Session(Protocol):
 
 
 def loosen(golden: Mapping[str, Any], tolerance: float) -> dict[str, Any]:
-    """Return the cases with at least this absolute and relative tolerance, and without argmax."""
+    """Return the cases with tolerances of at least `tolerance`, absolute and relative, and without argmax."""
     cases = []
     for case in golden["cases"]:
         outputs = {
@@ -219,7 +222,7 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
     outputs: list[dict[str, np.ndarray]] = []
     cases = golden.get("cases")
     if not isinstance(cases, list) or not cases:
-        raise GoldenMismatch("it contains no cases")
+        raise GoldenMismatch("the document contains no cases")
     for i, case in enumerate(cases):
         try:
             arrays = {name: decode_source(source, weights, outputs) for name, source in case["inputs"].items()}
@@ -246,7 +249,13 @@ def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.
 def decode_source(
     source: Mapping[str, Any], weights: Mapping[str, np.ndarray], outputs: list[dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Return the array of an input. `outputs` contains the outputs of the earlier cases."""
+    """Return the array of an input.
+
+    Args:
+        source: Input of a case in golden.json.
+        weights: Tensors of model.safetensors by name.
+        outputs: Outputs by name of each earlier case.
+    """
     if "tensor" in source:
         return weights[source["tensor"]][None]
     if "case" in source:

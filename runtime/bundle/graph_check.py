@@ -1,13 +1,13 @@
-"""Check of an ONNX graph in a bundle.
+"""Check an ONNX graph in a bundle.
 
 A graph uses only the operators below, which are those of the exporters of this package. None of them reads a file,
-generates random numbers, contains strings or calls functions. Each name stands for one value in the whole file,
+generates random numbers, contains strings or calls functions. Each name refers to one value in the whole file,
 including inner graphs, and is defined before it is used. Constants are either small and stored in the graph, or
 placeholders for tensors of the bundle, which `open_session` provides.
 
 Sizes are computed from the shapes of the inputs and from constants, never from values. Where a tensor may be larger
 than its inputs, its size is computed by sums only. The required memory is therefore independent of values, and a run
-with the largest inputs shows the maximum. Scan, the only loop, runs as often as its input is long.
+with the largest inputs shows the maximum. The only loop is Scan, which has one iteration per item of its input.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_GRAPH_BYTES = 16 << 20
 MAX_NODES = 1 << 15
 MAX_NAME = 200
 MAX_RANK = 16
-# Constants from the configuration (frequencies, masks) are in the graph. Weights must not be.
+# Constants that depend on the configuration (frequencies, masks) are stored in the graph. Weights must not be.
 MAX_EMBEDDED_BYTES = 1 << 18
 # Location of the placeholders. Nothing is read from this file.
 EXTERNAL_LOCATION = "model.safetensors"
@@ -88,7 +88,9 @@ def read_graph(
     """Decode a graph, check it, and return its interface.
 
     Args:
-        initializers: The placeholders that the graph must contain, and no others.
+        data: Encoded ONNX model.
+        file: Name of the file, for error messages.
+        initializers: Placeholders that the graph must contain. Other placeholders are rejected.
         tensors: Tensors of the bundle by name. A placeholder has the dtype and shape of its tensor.
 
     Raises:
@@ -140,12 +142,14 @@ class _Checker:
         if opsets != [("", OPSET)]:
             foreign = [domain for domain, _ in opsets if domain]
             detail = (
-                f"it uses operators outside the standard set: {foreign[:3]}" if foreign else f"operator sets {opsets}"
+                f"the graph uses operators outside the standard set: {foreign[:3]}"
+                if foreign
+                else f"the operator sets are {opsets}"
             )
             raise ValueError(f"{detail}, but a bundle must use version {OPSET} of the standard operators")
         _check_empty(model, "producer_name", "producer_version", "doc_string")
         if "graph" not in model:
-            raise ValueError("has no graph")
+            raise ValueError("the model has no graph")
         graph = model["graph"]
         inputs = tuple(self._declared(value) for value in graph.get("input", []))
         for constant in graph.get("initializer", []):
@@ -176,11 +180,11 @@ class _Checker:
     def _node(self, node: Message, *, is_inner: bool) -> None:
         self._nodes += 1
         if self._nodes > MAX_NODES:
-            raise ValueError(f"it has more than {MAX_NODES} nodes")
+            raise ValueError(f"the graph has more than {MAX_NODES} nodes")
         _check_empty(node, "doc_string")
         operator = node.get("op_type", "")
         if node.get("domain"):
-            raise ValueError(f"it uses operators outside the standard set: {[node['domain'][:80]]}")
+            raise ValueError(f"the graph uses operators outside the standard set: {[node['domain'][:80]]}")
         if operator not in OPERATORS:
             raise ValueError(f"operator {operator[:80]!r} is not allowed in a bundle")
         if is_inner and operator == "Scan":
@@ -210,7 +214,7 @@ class _Checker:
                     raise ValueError(f"a size in {operator} depends on values: {name[:80]!r}")
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
-        """Check the attributes of a node, and return its inner graph, or None if there is none."""
+        """Check the attributes of a node, and return its inner graph. Return None if it has no inner graph."""
         allowed, seen, inner = OPERATORS[operator], set(), None
         for attribute in attributes:
             name = attribute.get("name", "")
@@ -273,7 +277,7 @@ class _Checker:
     def _placeholder(self, tensor: Message, name: str, dtype: str, shape: tuple[int, ...]) -> None:
         is_plain = tensor.get("external_data") == PLACEHOLDER and tensor.get("data_location") == EXTERNAL
         if not is_plain or "raw_data" in tensor:
-            raise ValueError("it refers to external data, which a bundle must not do")
+            raise ValueError("a constant refers to external data, which is not allowed in a bundle")
         self._placeholders.add(name)
         entry = self._supplied.get(name)
         if entry is None:

@@ -1,8 +1,8 @@
 """Held-out tokens in the calibration.json of a language model, with which the stated confidence is verified.
 
-One position in `every` of each held-out window is a row: the confidence of the most likely token, and whether that
-token was correct. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and therefore
-nearly independent.
+One position in `every` of each held-out window is a row. It contains the confidence of the most likely token, and
+whether that token was correct. `modes.<mode>.rows` contains at most `MAX_ROWS` rows in order. They are far apart and
+therefore nearly independent.
 
     when a bundle is opened   the expected calibration error (ECE) of the rows must agree with that of all held-out
                               tokens, within the range that chance allows (`chance`)
@@ -27,7 +27,7 @@ WINDOW = 512  # tokens of a held-out window
 MAX_ROWS = 1_024
 MAX_WINDOWS = 2  # windows that are read when a bundle is loaded
 MAX_REACH = 256  # tokens of each window that are read, about a third of a second
-PIECES = 4  # at most, of each window
+PIECES = 4  # maximum number of pieces in which a window is read
 DIGITS = 6  # decimal places of a confidence
 # Allowed deviation in standard errors. It rejects one in three million correct bundles.
 CHANCES = 5.0
@@ -44,7 +44,7 @@ def spacing(held_out: Windows) -> int:
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """Return the first tokens of the first windows, each up to a row."""
+    """Return the tokens of the first windows, from the start of the window to a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -69,7 +69,7 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Return the number of rows of each mode. It is 0 for filters, and for bundles without rows."""
+    """Return the number of rows of each mode. Return 0 for filters and for bundles without rows."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
@@ -78,7 +78,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
     """Return the range that chance allows for the ECE of some rows minus the ECE of all tokens.
 
     The share of correct tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE
-    of the rows is not below that of all tokens. It exceeds it by at most the mean of |N(0, v/n)| over the bins, which
+    of the rows is not below that of all tokens. The difference is at most the mean of |N(0, v/n)| over the bins, which
     is sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
 
     Args:
@@ -87,7 +87,7 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
         rows: Number of rows.
     """
     total = sum(count)
-    # Add one right and one wrong token to each bin, because a few tokens do not prove certainty.
+    # One correct and one wrong token are added to each bin, because a few tokens do not prove certainty.
     shares = ((n, (a * n + 1) / (n + 2)) for n, a in zip(count, accuracy, strict=True))
     variance = sum(n * share * (1 - share) for n, share in shares) / max(total, 1)
     deviation = CHANCES * math.sqrt(variance / rows)
@@ -97,7 +97,15 @@ def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[
 def check_confidences(
     calibration: Mapping[str, Any], sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> int:
-    """Process the stored windows with the graphs of each mode, and return the number of compared confidences.
+    """Process the stored windows with the graphs of each mode, and compare the confidences with the rows.
+
+    Args:
+        calibration: Content of calibration.json.
+        sessions: Sessions by graph name.
+        weights: Tensors of model.safetensors by name.
+
+    Returns:
+        The number of compared confidences.
 
     Raises:
         BundleError: If a confidence of the model differs from a row, or its most probable token contradicts the row.
@@ -132,7 +140,7 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """Describe the difference from a row, or return None if it is within the tolerance of the golden outputs."""
+    """Describe the difference from a row. Return None if it is within the tolerance of the golden outputs."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)
@@ -159,7 +167,7 @@ Read = Iterator[tuple[int, NDArray[np.float32]]]
 def _recurrent(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Yield the number of tokens processed and their last logits, `[windows, V]`, after each chunk in recurrent
+    """Yield the number of processed tokens and the last logits `[windows, V]` after each piece of tokens in recurrent
     mode."""
     count = len(tokens)
     carried = {name.removeprefix("initial."): part for name, part in weights.items() if name.startswith("initial.")}
@@ -167,7 +175,7 @@ def _recurrent(
     names = ["logits", *(f"next_{name}" for name in state)]
     passes = {}
     if any(entry.name == "passes" for entry in sessions["prefill"].get_inputs()):
-        # A graph makes at most the passes of its model, which are the default.
+        # A graph limits the number of passes to that of its model, which is the default.
         passes["passes"] = np.full(count, MOST_PASSES)
     for start in range(0, tokens.shape[1] - piece + 1, piece):
         inputs = {
@@ -185,7 +193,7 @@ def _recurrent(
 def _attention(
     tokens: Windows, piece: int, sessions: Mapping[str, ReadableGraph], weights: Mapping[str, NDArray[Any]]
 ) -> Read:
-    """Yield the number of tokens processed and their last logits, `[windows, V]`, after each chunk in attention
+    """Yield the number of processed tokens and the last logits `[windows, V]` after each piece of tokens in attention
     mode."""
     sizes = {entry.name: entry.shape for entry in sessions["attention"].get_inputs()}
     _, layers, heads, _, width = sizes["keys"]

@@ -1,4 +1,4 @@
-"""The manifest of a bundle. It is read strictly and written in canonical form.
+"""The manifest of a bundle, which is read strictly and written in canonical form.
 
 The canonical form has sorted keys, an indent of two spaces, ASCII characters and one newline at the end.
 `content_sha256` covers all other fields, and manifest.json must be the canonical form of its content, so a changed bit
@@ -18,7 +18,7 @@ from rfa.runtime.bundle.stored_kernels import MAX_KERNELS
 
 FORMAT_VERSION: Final = 1
 MANIFEST_FILE = "manifest.json"
-# Optional. It is the only file that the manifest does not list.
+# Name of the optional signature. It is the only file that the manifest does not list.
 SIGNATURE_FILE = "manifest.json.minisig"
 Kind = Literal["lm", "filter", "series"]
 Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
@@ -99,7 +99,7 @@ FixedTensors = Annotated[Tensors, AfterValidator(_fixed)]
 
 @dataclass(frozen=True)
 class GraphSpec(_Part):
-    """An ONNX graph: its file, its interface, and the constants that are provided when it is loaded."""
+    """The file of an ONNX graph, its interface, and the constants that are provided when it is loaded."""
 
     file: FileName
     inputs: Tensors
@@ -112,10 +112,10 @@ class Manifest(_Part):
     """Content of manifest.json.
 
     Args:
-        family, config: Model class (`rfa.model.checkpoint.FAMILIES`) and its configuration.
-        state: State of the recurrence. The shapes exclude the batch.
+        family, config: Name of the model class (see `rfa.model.checkpoint.FAMILIES`), and its configuration.
+        state: Tensors of the recurrent state. The shapes exclude the batch.
         tensors: Tensors of model.safetensors.
-        files: Every other file of the bundle.
+        files: Size and hash of every other file of the bundle.
         calibration: Summary of calibration.json.
         metrics, provenance: Free-form JSON.
     """
@@ -145,7 +145,7 @@ _READER = TypeAdapter(Manifest)
 
 
 def decode_manifest(data: bytes) -> Manifest:
-    """Parse manifest.json, and check its form, hash, version and every field.
+    """Parse manifest.json, and check its format, hash, version and fields.
 
     Raises:
         BundleError: If the manifest is invalid. The message names the field and the reason.

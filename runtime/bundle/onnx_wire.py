@@ -1,10 +1,10 @@
-"""Decoding of the protocol buffers of an ONNX model to nested messages, and encoding of them.
+"""Decode the protocol buffers of an ONNX model to nested messages, and encode such messages.
 
 Each model has exactly one valid encoding. Other fields and wire types are errors, as are bytes that differ from the
 encoding of their content (unordered or repeated fields, padded numbers, packed lists). Therefore the runtime cannot
 read anything that was not checked.
 
-Field numbers follow onnx.proto (IR version 10). Only fields that our exporters write are allowed.
+Field numbers follow onnx.proto (IR version 10). Only fields that the exporters of this package write are allowed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TEXT: Kind = "text"
 
 
 class Field(NamedTuple):
-    """Field of a message. `message` is the type of a nested message."""
+    """A field of a message. `message` is the type of a nested message."""
 
     name: str
     kind: Kind
@@ -97,6 +97,10 @@ SCHEMA: dict[str, dict[int, Field]] = {
 def decode(data: bytes, file: str) -> Message:
     """Decode the bytes of a model.
 
+    Args:
+        data: Encoded model.
+        file: Name of the file, for error messages.
+
     Raises:
         BundleError: If the bytes are not a protocol buffer in canonical form, a field is not supported, or messages are
             nested deeper than MAX_DEPTH.
@@ -119,7 +123,7 @@ def encode(model: Message) -> bytes:
     return bytes(out)
 
 
-# Fields by tag, the number and wire type before each field, in the order of the encoding.
+# Fields by tag. The tag precedes each field, and contains its number and wire type.
 _BY_TAG = {
     kind: {number << 3 | _WIRE[field.kind]: field for number, field in fields.items()}
     for kind, fields in SCHEMA.items()
@@ -134,7 +138,7 @@ class _Reader:
     def message(self, kind: str, at: int, end: int, depth: int) -> Message:
         """Return the fields of the message in data[at:end]."""
         if depth > MAX_DEPTH:
-            raise ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+            raise ValueError(f"messages are nested deeper than {MAX_DEPTH} levels")
         fields = _BY_TAG[kind]
         found: Message = {}
         while at < end:

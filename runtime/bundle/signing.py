@@ -31,7 +31,7 @@ MAX_SIGNATURE_BYTES = 4_096
 UNTRUSTED, TRUSTED = "untrusted comment: ", "trusted comment: "
 _KEY, _HASHED = b"Ed", b"ED"
 _PUBLIC_BYTES, _SIGNATURE_BYTES, _COMMENT_BYTES, _SECRET_BYTES = 42, 74, 64, 158
-# Part of a secret key without encryption, with the fields that minisign uses for salt and cost.
+# Part of a secret key without encryption. minisign stores the salt and the cost in these fields.
 _NOT_ENCRYPTED = b"\0\0B2" + bytes(48)
 
 
@@ -41,14 +41,14 @@ class KeyFormatError(ValueError):
 
 @dataclass(frozen=True)
 class PublicKey:
-    """Public key that verifies signatures."""
+    """A public key that verifies signatures."""
 
     key_id: bytes
     key: bytes
 
     @classmethod
     def parse(cls, text: str) -> PublicKey:
-        """Parse a public key in the form that minisign prints, `RW…`.
+        """Parse a public key in the format that minisign prints, `RW…`.
 
         Raises:
             KeyFormatError: If the text is not a public key.
@@ -64,7 +64,7 @@ class PublicKey:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """Secret key that creates signatures."""
+    """A secret key that creates signatures."""
 
     key_id: bytes
     seed: bytes
@@ -112,7 +112,8 @@ class SecretKey:
         """Return the content of a signature file.
 
         Args:
-            comment: One line of text, which is signed too.
+            message: Bytes to sign.
+            comment: One line of text, which is also signed.
         """
         signature = self._private.sign(_hash(message))
         over_comment = self._private.sign(signature + comment.encode())
@@ -133,20 +134,25 @@ class Keys(NamedTuple):
 
 
 def parse_public_keys(text: str) -> tuple[PublicKey, ...]:
-    """Parse public keys, one per line or separated by commas. Comments of minisign, and text after `#`, are ignored.
+    """Parse public keys, one per line or separated by commas. Comments of minisign are ignored, as is text after `#`.
 
     Raises:
-        KeyFormatError: If a key is invalid, or there is none.
+        KeyFormatError: If a key is invalid, or the text contains no key.
     """
     lines = [line.split("#")[0] for line in text.splitlines() if not line.startswith(UNTRUSTED)]
     found = tuple(PublicKey.parse(part.strip()) for line in lines for part in line.split(",") if part.strip())
     if not found:
-        raise KeyFormatError("no public key")
+        raise KeyFormatError("the text contains no public key")
     return found
 
 
 def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicKey]) -> str:
-    """Verify a signature with one of the trusted keys, and return its trusted comment.
+    """Verify a signature with the trusted keys, and return its trusted comment.
+
+    Args:
+        message: Bytes that were signed.
+        signature: Content of the signature file.
+        trusted: Public keys, one of which must have made the signature.
 
     Raises:
         BundleError: If the signature is malformed, was made with an unknown key, or does not match the message.
@@ -176,7 +182,8 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
 
 
 def write_keys(prefix: Path) -> Keys:
-    """Create a key pair: `PREFIX.key`, unencrypted and readable only by its owner, and `PREFIX.pub`.
+    """Create a key pair. `PREFIX.key` is not encrypted and is readable only by its owner. `PREFIX.pub` is the public
+    key.
 
     Raises:
         FileExistsError: If one of the files already exists.
@@ -193,7 +200,12 @@ def sign_bundle(directory: Path, digest: str, key: SecretKey) -> Path:
     """Sign the manifest of a bundle. An existing signature is replaced.
 
     Args:
+        directory: Directory of the bundle.
         digest: Digest of the opened bundle.
+        key: Secret key.
+
+    Returns:
+        The path of the signature file.
 
     Raises:
         BundleError: If the manifest has changed since the bundle was opened.

@@ -1,8 +1,8 @@
 """Compiled GPU kernels in a bundle: kernels.json, and the machine code (cubin) and PTX of each kernel.
 
-A cubin must have the header of code for NVIDIA GPUs; reading it executes nothing. Each entry states the architecture,
-the hash of the kernel's source, and the type of every parameter: a constant, or a number or address that may have to be
-divisible by 16. A launch must match all of them.
+A cubin must have the header of code for NVIDIA GPUs. Reading it executes nothing. Each entry states the architecture,
+the hash of the kernel's source, and the type of every parameter. A parameter is a constant, or a number or address that
+may have to be divisible by 16. A launch must match all parameters.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from rfa.runtime.bundle.documents import BundleError, Sha256, Strict, parse_json
 
 KERNELS_FILE: Final = "kernels.json"
 KERNEL_FILE: Final = re.compile(r"[a-z][a-z0-9_]{0,39}-[0-9]{1,2}\.sm_[0-9]{2,3}\.(?:cubin|ptx)")
-# A model with both modes has 56 kernels of 4 MB in total. A bundle holds kernels for six GPUs.
+# A model with both modes has 56 kernels of 4 MB in total. A bundle can contain kernels for six architectures.
 MAX_KERNELS_OF_A_GPU: Final = 80
 MAX_KERNELS: Final = 6 * MAX_KERNELS_OF_A_GPU
 # kernels.json has about 3.6 kB per kernel.
 MAX_KERNELS_BYTES: Final = MAX_KERNELS << 13
-# Limits on the machine code or PTX of a kernel, and on all kernel files of a bundle.
+# Limits on the size of a kernel's machine code or PTX, and on the total size of all kernel files of a bundle.
 MAX_CODE_BYTES: Final = 4 << 20
 MAX_ALL_CODE_BYTES: Final = 256 << 20
 # Alignment that kernels may assume for numbers and addresses.
@@ -53,8 +53,14 @@ Count = Annotated[int, Field(ge=0, le=1 << 20)]
 
 
 class Parameter(Strict):
-    """Parameter of a kernel: its Triton type, its value if it is constant, and whether the value must be divisible by
-    16."""
+    """A parameter of a kernel.
+
+    Args:
+        name: Name of the parameter.
+        type: Triton type, such as "*fp32" for a pointer, or "constexpr".
+        value: Value of a constant. Otherwise, None.
+        is_aligned: Whether the value must be divisible by 16.
+    """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")]
     type: Annotated[str, Field(pattern=TYPE)]
@@ -79,18 +85,19 @@ class Parameter(Strict):
 
 
 class KernelEntry(Strict):
-    """Kernel for one architecture.
+    """Entry of a kernel for one architecture.
 
     Args:
         name: Name of the function in Python and in the machine code.
         file: Name of the files with machine code and PTX, without suffix.
         architecture: Lowest GPU architecture that supports the kernel.
         target: Target of the PTX. Code for sm_90a runs only on that architecture.
-        source: `rfa.model.kernel_launches.source_hash` of the kernel.
+        source: Hash of the kernel's source. See `rfa.model.kernel_launches.source_hash`.
         options: Options of the launch.
         scratch: Number of null pointers after the arguments.
-        registers, stack_bytes: Use per thread.
-        shared_bytes: Use per CTA.
+        warps: Number of warps per CTA.
+        registers, stack_bytes: Registers and stack bytes of each thread.
+        shared_bytes: Dynamic shared memory of each CTA in bytes.
         triton, cuda: Versions of the compiler and its assembler.
     """
 
@@ -118,7 +125,7 @@ class KernelDocument(Strict):
     @model_validator(mode="after")
     def _has_each_once(self) -> Self:
         if len({entry.file for entry in self.kernels}) != len(self.kernels):
-            raise ValueError("two kernels name the same file")
+            raise ValueError("the file names of kernels must be unique")
         return self
 
 
@@ -134,6 +141,7 @@ class StoredKernel:
         """Return whether the kernel matches a launch.
 
         Args:
+            name: Name of the launched function.
             values: Arguments by parameter name: tensors, numbers, constants or None.
             options: Numbers of warps and stages, if the launch sets them.
         """
@@ -146,8 +154,8 @@ class StoredKernel:
         )
 
     def arguments(self, values: Mapping[str, Any]) -> list[Any]:
-        """Return the C arguments of a matching launch in order: first the arguments that are not constant, then null
-        pointers."""
+        """Return the C arguments of a matching launch in order. The arguments that are not constant come first,
+        followed by null pointers."""
         packed: list[Any] = []
         for parameter in self.entry.parameters:
             value = values[parameter.name]
@@ -158,7 +166,7 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Return the reason why a GPU does not support the kernel, or None if it does.
+        """Return the reason why a GPU does not support the kernel. Return None if the GPU supports it.
 
         Machine code runs on GPUs of the same major version with an equal or higher minor version. A target that ends in
         "a" runs on exactly that version. A driver loads code of every CUDA version with its major version.
@@ -200,7 +208,7 @@ def read_kernels(files: Mapping[str, bytes]) -> tuple[StoredKernel, ...]:
     document = read_document(KernelDocument, parse_json(files[KERNELS_FILE], KERNELS_FILE), KERNELS_FILE)
     listed = {f"{entry.file}.{ending}" for entry in document.kernels for ending in ("cubin", "ptx")}
     for name in sorted(listed - files.keys()):
-        raise BundleError(f"{KERNELS_FILE}: it lists a file that is missing: {name!r}")
+        raise BundleError(f"{KERNELS_FILE}: the document lists a missing file: {name!r}")
     for name in sorted(files.keys() - listed - {KERNELS_FILE}):
         raise BundleError(f"{name}: the file is not listed in {KERNELS_FILE}")
     return tuple(_read(entry, files) for entry in document.kernels)
@@ -224,16 +232,16 @@ def _check_code(data: bytes, file: str) -> None:
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """Check that a file is the PTX of the kernel in an entry, and return its text."""
+    """Check that a file is the PTX of the kernel that an entry describes, and return its text."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:
         raise BundleError(f"{file}: PTX must be ASCII") from None
     targets, found = TARGET.findall(text), ENTRY.findall(text)
     if targets != [entry.target] or entry.target.removesuffix("a") != entry.architecture:
-        raise BundleError(f"{file}: not PTX for {entry.target}")
+        raise BundleError(f"{file}: the file is not PTX for {entry.target}")
     if len(found) != 1 or found[0][0] != entry.name or int(found[0][2]) != 32 * entry.warps:
-        raise BundleError(f"{file}: does not contain PTX for kernel {entry.name!r} with {entry.warps} warps")
+        raise BundleError(f"{file}: the file must contain PTX for kernel {entry.name!r} with {entry.warps} warps")
     expected = sum(parameter.type != "constexpr" for parameter in entry.parameters) + entry.scratch
     if found[0][1].count(".param") != expected:
         raise BundleError(f"{file}: the parameters of kernel {entry.name!r} do not match {KERNELS_FILE}")

@@ -1,4 +1,4 @@
-"""Confidence and tail probability of a token. Calibration and runtime share this code, which needs only NumPy.
+"""Confidence and tail probability of a token. Calibration and runtime use this code, which needs only NumPy.
 
     confidence = softmax(logits / temperature)[token]
     tail       = P(surprise >= s) over held-out tokens, s = -log of the model's own tail probability
@@ -20,11 +20,11 @@ RAREST = 10
 
 
 class TokenConfidence:
-    """Calibration of one decoding mode: the temperature of the softmax, and the tail table.
+    """Computes calibrated confidences and tail probabilities of tokens in one decoding mode.
 
     Args:
         temperature: Divisor of the logits.
-        tails: `surprise`, `share` and `scale` from `tail_table`. If None, `tail` returns its argument.
+        tails: Fields `surprise`, `share` and `scale` of `tail_table`. If None, `tail` returns its argument.
     """
 
     def __init__(self, temperature: float, tails: Mapping[str, Any] | None = None) -> None:
@@ -41,14 +41,19 @@ class TokenConfidence:
         return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
-        """Return the confidence of a token, given log softmax(logits / temperature)[token], which rounding may make
-        positive.
+        """Return the confidence of a token.
+
+        Args:
+            log_probability: log softmax(logits / temperature)[token]. Rounding may make it positive.
         """
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of held-out tokens that are at least as surprising, given the tail probability under the
-        model."""
+        """Return the share of held-out tokens that are at least as surprising.
+
+        Args:
+            probability: Tail probability of each token under the model, `[n]`.
+        """
         if self._tails is None:
             return probability
         surprise, log_share, scale = self._tails
@@ -58,9 +63,10 @@ class TokenConfidence:
 
 
 def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the tail table: the share of held-out tokens by surprise, and the scale of the surprise beyond the table.
+    """Return the tail table, which contains the share of held-out tokens by surprise and the scale of the surprise
+    beyond the table.
 
-    The shares are about a factor of 2^(1/4) apart, down to `RAREST` tokens.
+    Neighbouring shares differ by a factor of about 2^(1/4). The last one is that of `RAREST` tokens.
 
     Args:
         probability: The model's own tail probability of each token, `[n]`.
@@ -80,7 +86,14 @@ def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
-    """Return the ECE, and for each bin of equal mass the mean confidence, the share of correct tokens and the count."""
+    """Return the ECE. Also return the mean confidence, the share of correct tokens and the number of tokens in each
+    bin. The bins have equal mass.
+
+    Args:
+        confidence: Confidence of each token, `[n]`.
+        correct: Whether each token was correct, `[n]`.
+        bins: Number of bins.
+    """
     order = np.argsort(confidence, kind="stable")
     parts = [part for part in np.array_split(order, bins) if len(part)]
     stated = [float(confidence[part].mean()) for part in parts]

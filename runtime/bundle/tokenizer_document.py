@@ -1,7 +1,7 @@
 """Schema of tokenizer.json and tokenizer_config.json, restricted to byte-level BPE.
 
-Custom normalisers, patterns and templates can be arbitrarily slow, and dropout is random, so they are rejected. The
-vocabulary must have exactly the ids of the model, and each token must be a sequence of bytes.
+Custom normalisers, patterns and templates are rejected, because they can be arbitrarily slow. Dropout is rejected,
+because it is random. The vocabulary must have exactly the ids of the model, and each token must be a sequence of bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Id = Annotated[int, Field(ge=0, lt=MAX_TOKENS)]
 
 
 def byte_of_character() -> dict[str, int]:
-    """Return the table from printable characters to bytes, the inverse of `bytes_to_unicode` of GPT-2."""
+    """Return the byte that each printable character represents. This is the inverse of `bytes_to_unicode` of GPT-2."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -30,7 +30,7 @@ def byte_of_character() -> dict[str, int]:
 
 
 class AddedToken(Strict):
-    """Token that is matched literally in a text."""
+    """A token that is matched literally in a text."""
 
     id: Id
     content: Token
@@ -51,7 +51,7 @@ class ByteLevel(Strict):
 
 
 class Bpe(Strict):
-    """Vocabulary and merges of a BPE, in order."""
+    """Vocabulary and ordered merges of a BPE."""
 
     type: Literal["BPE"]
     dropout: None
@@ -67,7 +67,7 @@ class Bpe(Strict):
     @field_validator("merges", mode="before")
     @classmethod
     def _pairs(cls, merges: object) -> object:
-        """Split pairs, which older files store as two words in a string."""
+        """Split pairs of tokens that are stored as two words in one string."""
         if not isinstance(merges, list):
             return merges
         split = (pair.split(" ") if isinstance(pair, str) else pair for pair in merges)
@@ -81,7 +81,7 @@ class Bpe(Strict):
 
     @property
     def reachable(self) -> set[str]:
-        """Tokens that can occur: results of merges, and single bytes."""
+        """Tokens that can occur, which are single bytes and the results of merges."""
         return {one + two for one, two in self.merges} | set(byte_of_character())
 
 
@@ -138,7 +138,7 @@ def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
     document = read_document(TokenizerDocument, json_object(data, TOKENIZER_FILE), TOKENIZER_FILE)
     tokens = {*document.model.vocab, *(token.content for token in document.added_tokens)}
     if len(tokens) != vocab_size:
-        raise BundleError(f"{TOKENIZER_FILE}: it has {len(tokens)} tokens, but the model has {vocab_size}")
+        raise BundleError(f"{TOKENIZER_FILE}: the file has {len(tokens)} tokens, but the model has {vocab_size}")
     special: set[Any] = {token.content for token in document.added_tokens if token.special}
     found = read_document(TokenizerConfig, json_object(config, TOKENIZER_CONFIG_FILE), TOKENIZER_CONFIG_FILE)
     if not {found.bos_token, found.eos_token} - {None} <= special:

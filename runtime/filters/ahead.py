@@ -1,4 +1,4 @@
-"""Forecasts that are made after the last observation of a state."""
+"""Compute forecasts from a state, after its last observation."""
 
 from __future__ import annotations
 
@@ -27,13 +27,16 @@ def forecasts_after(
 ) -> Ahead:  # fmt: skip
     """Compute forecasts at one or more horizons after a state.
 
-    They equal the forecasts made at a missing observation at the time of the state.
+    They equal the forecasts that a missing observation at the time of the state would have.
 
     Args:
+        runtime: Filter that computed the state.
         state: State of the stream.
         levels: Levels of the intervals, such as 0.9.
-        leads: Horizons in units of the times.
-        covariates: Values at the horizons of the columns whose future values are known, NaN where missing, `[M, K]`.
+        leads: Horizons in the unit of the times.
+        readout: Options of the reply.
+        covariates: Values at the horizons of the columns whose future values are known, `[M, K]`. Missing values are
+            NaN.
 
     Raises:
         InvalidInput: If a horizon is invalid, or exceeds the range of the model's numbers.
@@ -60,7 +63,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Return the forecasts as the list that a step contains."""
+    """Return the forecasts in the format in which a step contains them."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))
@@ -71,11 +74,13 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
-    """Return the horizons to forecast at each row of a recorded series, so that intervals up to `furthest` can adapt.
+    """Return the horizons to forecast at each row of a recorded series, so that the intervals up to `furthest` can
+    adapt.
 
-    They are the horizons of the model's calibration below `furthest`, and `furthest`.
+    They are the horizons below `furthest` at which the model is calibrated, and `furthest`.
 
     Args:
+        runtime: Filter that processes the series.
         step: Typical lag between rows.
         furthest: Largest horizon.
     """

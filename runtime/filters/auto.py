@@ -1,6 +1,7 @@
-"""The model `auto`: a bank of local filters for any numbers, applied to each column separately (see `auto_numba`).
+"""The model `auto`, a bank of local filters for any numbers, which is applied to each column separately (see
+`auto_numba`).
 
-It requires neither training nor a bundle. Its intervals start from the normal distribution and adapt to the errors of
+It requires neither training nor a bundle. Its intervals start from the normal distribution. They adapt to the errors of
 the stream at each horizon by conformal factors (adaptive.py).
 
 `auto-joint` has the same outputs for each column, but scores rows with the learned correlation of the columns
@@ -68,7 +69,7 @@ _NOT_JOINT = np.empty((1, 0, 0))
 
 
 def retirement_note(name: str) -> str:
-    """Return the note in a reply to a request for a retired model."""
+    """Return the note in a reply to a request that names a retired model."""
     new = RETIRED[name]
     return (
         f"model {name!r} was replaced by {new!r}, which computed this reply; request {new!r}, because the next "
@@ -77,7 +78,8 @@ def retirement_note(name: str) -> str:
 
 
 def calibration(levels: Sequence[float] = LEVELS, horizons: Sequence[float] = tuple(LEADS.tolist())) -> dict[str, Any]:
-    """Return the calibration before a stream adapts: intervals of the normal distribution at every horizon."""
+    """Return the calibration of a stream before it adapts, which is that of the normal distribution at every
+    horizon."""
     quantiles = [_NORMAL.inv_cdf((1 + level) / 2) for level in levels]
     return {
         "levels": list(levels),
@@ -149,11 +151,11 @@ def _kernel() -> Any:
 
 
 class AutoSteps:
-    """Steps of the bank for some columns. See `FilterSteps`.
+    """Processes observations of some columns with the bank of filters. See `FilterSteps`.
 
     Args:
         size: Number of columns.
-        leads: Horizons of the forecasts that are used for adaptation.
+        leads: Horizons of the forecasts whose intervals adapt.
         is_joint: Whether to score rows with the correlation of their columns.
     """
 
@@ -193,7 +195,7 @@ class AutoSteps:
 
 
 class AutoRuntime(FilterRuntime):
-    """The model `auto` for some columns.
+    """The model `auto` or `auto-joint` for some columns.
 
     Args:
         size: Number of columns, at most MOST_COLUMNS.
@@ -213,7 +215,7 @@ class AutoRuntime(FilterRuntime):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of a slot of the pool, which is large for many columns. See `FilterRuntime`."""
+        """Memory of a slot of the pool in bytes, which is large for many columns. See `FilterRuntime`."""
         return self.state_bytes
 
     @staticmethod
@@ -230,7 +232,11 @@ class AutoRuntime(FilterRuntime):
         return AutoRuntime(size, name)
 
     def sized(self, size: int) -> FilterRuntime:
-        """Return the same model for another number of columns. It raises the same errors as `of`."""
+        """Return the same model for another number of columns.
+
+        Raises:
+            InvalidInput: If there are too many columns.
+        """
         return AutoRuntime.of(size, self.name)
 
 
@@ -251,5 +257,5 @@ def warm() -> None:
 
 
 def digest(name: str = NAME) -> str:
-    """Return the digest of this version of a model, used in states and replies."""
+    """Return the digest of this version of a model, which states and replies contain."""
     return hashlib.sha256(MAGIC[name] + repr(calibration()).encode()).hexdigest()

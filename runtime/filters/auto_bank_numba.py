@@ -1,6 +1,6 @@
 """The bank of `auto`: the forecasts of its filters, their combination by past errors, and the error of the combination.
 
-The equations are in `auto_numba.py`, and the memory layout in `auto_layout.py`.
+The equations are in `auto_numba.py`, and the memory layout is in `auto_layout.py`.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -16,15 +16,15 @@ from rfa.runtime.filters import auto_layout as at
 _LOG_LEADS = np.log(at.LEADS)
 # Number of forecasts over which the errors of a filter and of the mixture are averaged.
 FILTER_MEMORY, MIXTURE_MEMORY = 100.0, 200.0
-# Limit on an error in mean errors, and the minimum deviation of the column for it.
+# Limit on an error as a multiple of the mean error, and the minimum of this mean as a share of the column's deviation.
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
 # In a constant column, each further equal value multiplies the error by this number.
 TIED = 0.1
 # Errors below this share of the deviation are treated as equal, because profiles have seven digits.
 SAME = 1e-6
-# Share of a squared error at one typical lag that remains at zero time ahead.
+# Ratio of the squared errors at zero time ahead and at one typical lag.
 LEAST_GROWTH = 0.05
-# Number of errors from which a horizon uses its own errors, and the weight of errors of overlapping forecasts.
+# Number of errors from which a horizon uses only its own errors, and the weight of errors of overlapping forecasts.
 ENOUGH, OVERLAP = 3.0, np.minimum(1.5 * at.STRIDES / at.LEADS, 1.0)
 # Prior errors of a walk, and the variance of a slope times n³, half of that of a least-squares line.
 WALKS, LINES = 1.0, 6.0
@@ -36,14 +36,14 @@ NO_BOUND, LEAST_RATIO = 1e300, 1e-20
 
 @inline_jit
 def set_profile(state, start, j, value):
-    """Set a value of profile j in all its lanes."""
+    """Write a value of profile j to the lanes of all its filters."""
     for i in range(at.KINDS):
         state[start + j * at.KINDS + i] = value
 
 
 @inline_jit
 def sum_kinds(state, start):
-    """Sum a value over the eight kinds."""
+    """Return the sum of a value over the eight kinds of filters."""
     return ((state[start] + state[start + 1]) + (state[start + 2] + state[start + 3])) + (
         (state[start + 4] + state[start + 5]) + (state[start + 6] + state[start + 7])
     )
@@ -51,7 +51,7 @@ def sum_kinds(state, start):
 
 @inline_jit
 def slot_of(state, j, ahead):
-    """Return the slot of profile j at `ahead` after the last observation."""
+    """Return the slot of profile j at the time `ahead` after the last observation."""
     slots, turns = int(state[at.USED + j]), (state[at.ELAPSED] + ahead) / state[at.PERIOD + j]
     # Even steps are in the middle of slots, so that rounding does not move them.
     return int((turns - np.floor(turns)) * slots + 0.5) % slots
@@ -59,7 +59,7 @@ def slot_of(state, j, ahead):
 
 @inline_jit
 def set_reach(state, steps):
-    """Set the change of a level that a slope of 1 causes over `steps` typical lags."""
+    """Compute, for each trend, by how much a slope of 1 changes the level over `steps` typical lags."""
     for trend in range(at.TRENDS):
         reach = (1 - np.exp(at.LOG_DAMPING[trend] * steps)) / (1 - at.DAMPING[trend])
         for j in range(at.PROFILES):
@@ -68,7 +68,7 @@ def set_reach(state, steps):
 
 @inline_jit
 def forecast_bank(state, memory, ahead):
-    """Compute the forecasts at `ahead`. The season of a profile is ABSENT if the profile has none."""
+    """Compute the forecasts at the time `ahead`. If a profile has no season at this time, its season is ABSENT."""
     for j in range(at.PROFILES):
         season = 0.0
         if j > 0:
@@ -85,9 +85,8 @@ def forecast_bank(state, memory, ahead):
 
 @inline_jit
 def lead_below(steps):
-    """Return the index of the last horizon up to `steps`, and the position between it and the next horizon in log
-    time.
-    """
+    """Return the index of the last horizon that is not larger than `steps`, and the position of `steps` between it and
+    the next horizon in log time."""
     low = 0
     while low < at.LEAD_COUNT - 1 and at.LEADS[low + 1] <= steps:
         low += 1
@@ -98,7 +97,8 @@ def lead_below(steps):
 
 @inline_jit
 def mix(state, low, share):
-    """Weight the forecasts by their errors between two horizons. Return their mean and the sum of the weights."""
+    """Compute the weights of the forecasts from their errors, which are interpolated between two horizons. Return the
+    mean of the forecasts and the sum of the weights."""
     floor = SAME * state[at.DEVIATION] + at.TINY
     after = min(low + 1, at.LEAD_COUNT - 1)
     for j in range(at.PROFILES):
@@ -152,7 +152,7 @@ def mix(state, low, share):
 
 @inline_jit
 def spread_of_forecasts(state, mean, total):
-    """Return the mean square of the distances of the forecasts from their mean."""
+    """Return the mean squared distance of the forecasts from their mean."""
     for i in range(at.KINDS):
         square = 0.0
         for j in range(at.PROFILES):
@@ -164,13 +164,15 @@ def spread_of_forecasts(state, mean, total):
 
 @inline_jit
 def _independent_errors(state, lead):
-    """Return the effective number of errors at a horizon, because overlapping forecasts have similar errors."""
+    """Return the effective number of errors at a horizon. It is smaller than their number, because overlapping
+    forecasts have similar errors."""
     return state[at.MIXED + lead] * OVERLAP[lead]
 
 
 @inline_jit
 def _error_growth(steps, walk, line):
-    """Return the squared error `steps` ahead relative to one step, the sum of parts of a level, a walk and a line."""
+    """Return the ratio of the squared errors `steps` ahead and one step ahead. It is the sum of parts of a level, a
+    walk and a line."""
     return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
 
 
@@ -179,7 +181,8 @@ def mixture_error(state, steps, low, share):
     """Return the error of the mixture `steps` ahead, between the horizons `low` and `low + 1`.
 
     Returns:
-        The mean absolute error, one over the number of errors that it is based on, and its share that lacks errors.
+        The mean absolute error, the inverse of the number of errors from which it is computed, and the share of it that
+        had to be extrapolated.
     """
     count = max(state[at.COUNT] - 1, 1.0)
     walk = (count * state[at.GAIN] * state[at.GAIN] + WALKS) / (count + WALKS)
@@ -209,7 +212,7 @@ def mixture_error(state, steps, low, share):
 
 @inline_jit
 def score_bank(state, lead, value, forecasts):
-    """Score the forecasts, from index `forecasts` on, with a value."""
+    """Update the errors of the filters with a value. Their forecasts of it begin at the index `forecasts`."""
     for j in range(at.PROFILES):
         rate, slack = 0.0, 0.0
         if state[forecasts + j * at.KINDS] < at.ABSENT / 2:
@@ -227,9 +230,8 @@ def score_bank(state, lead, value, forecasts):
 
 @inline_jit
 def score_mixture(state, lead, error, stands):
-    """Update the error of the mixture. In a constant column (`stands`), an error of 0 only reflects the column's
-    resolution.
-    """
+    """Update the error of the mixture. `stands` is true in a constant column, where an error of 0 only reflects the
+    resolution of the column."""
     count = min(state[at.MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[at.MIXTURE + lead], LEAST_SHARE * state[at.DEVIATION]
     bounded = min(error, LARGEST_ERROR * max(mean, floor)) if count > at.YOUNG else error

@@ -1,29 +1,30 @@
-"""Memory layout of `auto`: positions of the values of a column in its state, its memory and the scratch.
+"""Memory layout of `auto`: the positions of the values of a column in its state, its memory and the scratch.
 
-A state has SMALL values, which an observation changes in a copy until it is accepted, and the due times of pending
-forecasts. A memory contains profiles, pending forecasts and the last observations, which `remember` changes once the
-observation is accepted.
+A state consists of SMALL values and the due times of pending forecasts. An observation changes the former in a copy
+until it is accepted. A memory contains profiles, pending forecasts and the last observations, which `remember` changes
+once the observation is accepted.
 
-The bank has BANK lanes, one for each kind of filter and each profile. Loops over adjacent lanes without branches become
-vector instructions. The scratch and the copy of the state are parts of one array, so the compiler can determine that
-they do not overlap. Values of a profile are repeated for each of its lanes.
+The bank has BANK filters, one for each combination of a kind of filter and a profile. Each filter has a lane, which is
+an index in all arrays of the bank. Loops over adjacent lanes without branches become vector instructions. The scratch
+and the copy of the state are parts of one array, so the compiler can determine that they do not overlap. Values of a
+profile are repeated for each of its lanes.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# Horizons in typical lags, ascending. The first is one.
+# Horizons in typical lags, in ascending order. The first is one.
 LEADS = np.array([1.0, 4.0, 12.0, 24.0, 48.0, 168.0, 336.0])
 LEAD_COUNT, MOST_PENDING = len(LEADS), 16
 STRIDES = np.maximum(np.ceil(LEADS / MOST_PENDING), 1).astype(np.int64)
-# Kinds of filters: the drift of the levels, then the gains and the damping of the trends.
+# Kinds of filters: the drifts of the levels, followed by the gains and the damping of the trends.
 DRIFTS = np.array([1e-5, 3e-4, 0.01, 0.1, 1.0, 100.0])
 TREND_LEVEL, TREND_SLOPE, DAMPING = np.array([0.7, 0.25]), np.array([0.15, 0.02]), np.array([0.9, 0.98])
 LOG_DAMPING = np.log(DAMPING)
 LEVELS, TRENDS = len(DRIFTS), len(DAMPING)
 KINDS = LEVELS + TRENDS
-# Level to which the values of a profile are relative.
+# Kind of level that the values of a profile are relative to.
 GROUND = 3
 NO_SEASON, DAY, WEEK, FOUND = range(4)
 PROFILES = 4
@@ -32,11 +33,11 @@ SLOTS = np.array([0, 720, 1008, 512])
 RING = 1024
 # Number of rows after which the typical lag determines the profiles, and the minimum number of slots of a profile.
 SET_UP, FEWEST_SLOTS = 16, 4.0
-# Number of errors up to which a filter or the mixture is young.
+# Number of errors up to which the errors of a filter or the mixture are not bounded.
 YOUNG = 20.0
 # Minimum error, as a share of |y|.
 RESOLUTION, TINY = 1e-12, 1e-150
-# Marks a missing forecast.
+# Value of a missing forecast.
 ABSENT = 3e38
 # Variance of a column without observations, around 0.
 UNKNOWN_VARIANCE = 1e12
@@ -63,9 +64,9 @@ PROFILE = np.concatenate(([0], 2 * np.cumsum(SLOTS)))[:-1]
 LAST = int(2 * SLOTS.sum())
 PENDING = LAST + RING
 MEMORY = PENDING + (LEAD_COUNT - 1) * MOST_PENDING * (BANK + 1)
-# Scratch after the copy of a state. By lane: forecasts, weights, the season, the part of a slope, and operands. By
-# kind: sums. By profile: its season and its previous level. Then the value, and the observations of a search, followed
-# by zeros.
+# Layout of the scratch, which follows the copy of a state. It contains, by lane: forecasts, weights, the season, the
+# part of a slope, and operands; by kind: sums; by profile: its season and its previous level. The value and the
+# observations of a search follow, and then zeros.
 FORECASTS = SMALL
 WEIGHTS, ADDED, REACH, ONE, TWO, THREE, FOUR = (FORECASTS + k * BANK for k in range(1, 8))
 SUM = FORECASTS + 8 * BANK

@@ -62,7 +62,7 @@ from rfa.runtime.filters.correlation import joint_square
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, PRECISION, WEIGHT, predictive_log_density
 from rfa.runtime.filters.student import normal_square, stretching, widening
 
-# Periods of the profiles in seconds, 0 if the period is found from the data or there is none.
+# Periods of the profiles in seconds. It is 0 if the period is found from the data or there is none.
 CLOCK = np.array([0.0, 86_400.0, 604_800.0, 0.0])
 # Number of rows at the first search for a period. It doubles up to the size of the ring.
 FIRST_SEARCH = 64
@@ -70,18 +70,18 @@ INVERSE_NU = 0.05
 MEAN_TO_STD = np.sqrt(np.pi / 2)
 # Error before a second observation, as a share of |y|.
 FIRST_GUESS = 0.25
-# Limit on an innovation in deviations and, in a constant column, on the number of constant values.
+# Limit on an innovation as a multiple of its deviation and, in a constant column, on the number of constant values.
 FURTHEST_OFF = 1e3
 OUTLIERS = (0.02, 10.0)
 
 
 def _by_lane(levels, trends):
-    """Repeat a value of each kind for all lanes."""
+    """Return the value of each kind, repeated for all profiles."""
     kinds = np.concatenate((np.broadcast_to(levels, at.LEVELS), np.broadcast_to(trends, at.TRENDS)))
     return np.tile(kinds, at.PROFILES)
 
 
-# By lane: whether it is a trend, its gains, and whether outliers are weighted.
+# For each lane: whether the filter is a trend, its gains, and whether the weight of outliers is reduced.
 IS_TREND = _by_lane(0.0, 1.0)
 DRIFT = _by_lane(at.DRIFTS, 0.0)
 LEVEL_GAIN, SLOPE_GAIN = _by_lane(0.0, at.TREND_LEVEL), _by_lane(0.0, at.TREND_SLOPE)
@@ -93,7 +93,7 @@ REACHES = np.stack([_by_lane(0.0, (1 - at.DAMPING**lead) / (1 - at.DAMPING)) for
 
 @inline_jit
 def _predict(state, tau):
-    """Predict all filters over a lag of tau."""
+    """Predict all filters over a lag of `tau` typical lags."""
     for e in range(at.BANK):
         state[at.SPREAD + e] += DRIFT[e] * tau
         state[at.ONE + e], state[at.REACH + e] = DAMPED[e], REACHES[0, e]
@@ -111,7 +111,7 @@ def _predict(state, tau):
 
 @inline_jit
 def _weight(off, error):
-    """Return the Student-t weight of an innovation, given the mean error of its filter."""
+    """Return the Student-t weight of an innovation."""
     z = off / (MEAN_TO_STD * error)
     return min(1.0, (1 + INVERSE_NU) / (1 + z * z * INVERSE_NU))
 
@@ -152,9 +152,8 @@ def _gain(state, total, noise):
 
 @inline_jit
 def _filtered(state, total):
-    """Return the mixture of the filters' estimates, with the weights for one step ahead, and the variance among
-    them.
-    """
+    """Return the mixture of the filters' estimates, with the weights of one step ahead. Also return the variance among
+    the estimates."""
     for i in range(at.KINDS):
         mean = 0.0
         for j in range(at.PROFILES):
@@ -168,7 +167,7 @@ def _filtered(state, total):
 
 @inline_jit
 def _inverse_dof(state):
-    """Return one over the number of scored errors, which counts as at least one."""
+    """Return the inverse of the number of scored errors. The number is at least one."""
     return 1 / max(state[at.COUNT] - 1, 1.0)
 
 
@@ -194,9 +193,8 @@ def _score_pending(state, due, memory, value, is_seen, lag, unit):
 
 @source_inline_jit
 def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_dof, a):
-    """Update column a with a value, NaN if missing. Return nis, weight, log-determinant, and whether the value
-    counts.
-    """
+    """Update column a with a value, which is NaN if it is missing. Return nis, the weight, the log-determinant, and
+    whether the value is scored."""
     is_seen, noise = value == value, scale * scale
     is_first = state[at.COUNT] == 0
     if is_seen and is_first:
@@ -243,8 +241,8 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
         state[at.CENTRE] += (rest - state[at.CENTRE]) / size
         state[at.GAIN] = gain
         state[at.COUNT] += 1
-        # The variance follows from the errors including this one, the variance among the filters, and a possible
-        # outlier.
+        # The variance depends on the errors including this one, the variance among the filters, and whether the value
+        # may be an outlier.
         inverse_dof[1, a] = _inverse_dof(state)
         error, _, _ = mixture_error(state, tau, low, share)
         kept = gain / (gain + (1 - gain) * noise) if gain < 1 else 1.0
@@ -268,17 +266,19 @@ def _observe_column(state, due, memory, value, lag, unit, scale, out, inverse_do
 
 @inline_jit
 def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, joint):
-    """Update the columns of a stream with values `[P]`, NaN where missing.
+    """Update the columns of a stream with values `[P]`. Missing values are NaN.
 
     Args:
         state: Copy of the stream's state, followed by scratch, `[P, WORK]`.
-        due: State of the stream, `[P, STATE]`, for the due times of pending forecasts.
-        memory: `[P, MEMORY]`.
+        due: State of the stream, `[P, STATE]`, which contains the due times.
+        memory: Memory of the stream, `[P, MEMORY]`.
+        values: Values of the columns, `[P]`.
         lag, unit: Time since the previous observation, and the typical lag.
         scale: Factor on the standard deviation of the noise.
         out: Buffers for the outputs.
-        inverse_dof: Output. 1/ν of innovation and state, `[2, P]` (student.py).
-        joint: Z (output), the learned moments and the scratch of correlation.py. Without rows if columns are separate.
+        inverse_dof: Output: 1/ν of innovation and state, `[2, P]` (student.py).
+        joint: Output z, the learned moments and the scratch of correlation.py. The arrays have no rows if the columns
+            are independent.
     """
     z, learned, factor = joint
     is_joint = len(learned) > 0
@@ -317,7 +317,8 @@ def is_finite(state):
 
 @inline_jit
 def forecast(state, memory, horizon, unit, mean, covariance, inverse_dof):
-    """Compute mean `[P]`, variances (the diagonal of `[P, P]`) and inverse degrees of freedom `[P]` at `horizon`."""
+    """Compute the forecast at `horizon`: mean `[P]`, variances (the diagonal of `[P, P]`) and inverse degrees of
+    freedom `[P]`."""
     steps = horizon / unit
     low, share = lead_below(steps)
     for a in range(len(mean)):
@@ -335,7 +336,7 @@ def forecast(state, memory, horizon, unit, mean, covariance, inverse_dof):
 
 @inline_jit
 def remember(state, due, memory, values, unit):
-    """Update the memory with an accepted observation. The arguments are those of `observe`."""
+    """Update the memory with an accepted observation. See `observe` for the arguments."""
     for a in range(len(values)):
         _remember_column(state[a], due[a], memory[a], values[a], unit)
 

@@ -1,6 +1,6 @@
 """The seasons of `auto`: profiles of a period, and the search for a period.
 
-The equations are in `auto_numba.py`, and the memory layout in `auto_layout.py`.
+The equations are in `auto_numba.py`, and the memory layout is in `auto_layout.py`.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -31,7 +31,7 @@ def add_to_profiles(state, memory, rest, unit):
         if state[at.ELAPSED] > state[at.PERIOD + j] + at.SET_UP * unit:
             state[at.IS_COMPLETE + j] = 1.0
         slot = slot_of(state, j, 0.0)
-        # A slot with many observations per period forgets a period as slowly as a slot with one observation.
+        # A slot with many observations per period forgets a whole period as slowly as a slot with one observation.
         least = PROFILE_GAIN * min(slots * unit / state[at.PERIOD + j], 1.0)
         entry, visits = at.PROFILE[j] + slot, at.PROFILE[j] + slots + slot
         above = rest - state[at.LEVEL_BEFORE + j]
@@ -77,7 +77,7 @@ def search_period(state, memory, unit, count):
     for lead in range(at.LEAD_COUNT):
         state[at.SCORED + lead * at.PROFILES + at.FOUND] = 0.0
         for e in range(at.FOUND * at.KINDS, at.BANK):
-            # Until it has a score, it gets the error of the worst lane without a season.
+            # Until the filter has errors, it gets the largest error of the filters without a season.
             state[at.ERROR + lead * at.BANK + e] = _worst_error(state, lead)
             if lead > 0:
                 for entry in range(at.MOST_PENDING):
@@ -94,10 +94,12 @@ def _worst_error(state, lead):
 
 @inline_jit
 def dominant_period(rest, count):
-    """Return the lag with the highest autocorrelation of values around their line, or 0 without a peak.
+    """Return the lag at which the residuals of a regression line have the highest autocorrelation. Return 0 if there is
+    no peak.
 
     Args:
-        rest: `count` values and LAGS_AT_ONCE more. Overwritten with the bounded residuals of the line, and zeros.
+        rest: `count` values, and space for LAGS_AT_ONCE more. It is overwritten with the bounded residuals of the line,
+            and zeros.
         count: Number of values.
     """
     middle, mean, slope, square = (count - 1) / 2, 0.0, 0.0, 0.0
@@ -139,9 +141,8 @@ def dominant_period(rest, count):
 
 @inline_jit
 def _products(rest, lag, count):
-    """Return the sums of products of values at `lag` and at the next LAGS_AT_ONCE - 1 lags. Zeros must follow the
-    values.
-    """
+    """Return the sums of products of values that are `lag` apart, and of those at the next LAGS_AT_ONCE - 1 lags. Zeros
+    must follow the values."""
     a, b, c, d, e, f, g, h = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
     for k in range(count - lag):
         one, start = rest[k], k + lag

@@ -23,7 +23,7 @@ WEEKDAYS: Final = 7
 # Limits of a document: nodes per day (one per quarter of an hour), columns, and listed dates.
 MOST_SLOTS, MOST_COLUMNS, MOST_DATES = 96, 64, 1_000
 LARGEST: Final = 1e30
-# From 1971, because smaller numbers may be row counts, to the last year with four digits.
+# The range begins in 1971, because smaller numbers may be row counts. It ends with the last year with four digits.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY_SECONDS, 253_402_300_799 - DAY_SECONDS
 _EPOCH = date(1970, 1, 1)
 
@@ -32,7 +32,7 @@ class Nodes(NamedTuple):
     """Positions of N times between the nodes of a calendar.
 
     Attributes:
-        before, after: Nodes before and after each time, `[N]`. The number of a node is type of day · slots + slot.
+        before, after: Nodes before and after each time, `[N]`. The index of a node is type of day · slots + slot.
         share: Relative position between the two nodes, from 0 to 1, `[N]`.
     """
 
@@ -43,7 +43,7 @@ class Nodes(NamedTuple):
 
 @dataclass(frozen=True)
 class Days:
-    """Days of a calendar: the time zone, the number of nodes per day, and the holidays.
+    """The time zone, the number of nodes per day and the holidays of a calendar.
 
     Raises:
         ValueError: If the time zone is unknown, or a number or date is invalid.
@@ -65,14 +65,17 @@ class Days:
 
     @property
     def types(self) -> int:
-        """Number of types of days: the weekdays and, if there are any, holidays."""
+        """Number of types of days. These are the weekdays and, if dates are listed, the holiday."""
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:
-        """Return the positions of `times` `[N]`, in seconds since 1970.
+        """Locate times between the nodes of the calendar.
+
+        Args:
+            times: Seconds since 1970, `[N]`.
 
         Raises:
-            ValueError: If `is_moment` is false for a time.
+            ValueError: If a time is outside the years 1971 to 9999.
         """
         if not is_moment(times).all():
             raise ValueError("a calendar requires times in seconds since 1970, in the years 1971 to 9999")
@@ -84,11 +87,15 @@ class Days:
         return Nodes(self._type(day) * self.slots + slot, after, place - slot)
 
     def dates(self, times: np.ndarray) -> np.ndarray:
-        """Return the day of each time, in days since 1970."""
+        """Return the local day of each time, in days since 1970."""
         return self._local(times)[0]
 
     def is_holiday(self, dates: np.ndarray) -> np.ndarray:
-        """Return which of these days are holidays."""
+        """Return whether each day is a holiday.
+
+        Args:
+            dates: Days since 1970.
+        """
         listed: np.ndarray = getattr(self, "_holidays")  # noqa: B009 - set in __post_init__, no field
         return np.isin(dates, listed)
 
@@ -106,7 +113,11 @@ class Days:
 
 @dataclass(frozen=True)
 class Calendar:
-    """Days and their pattern `[P, types of days, slots]`. Monday is the first type, and holidays are the last.
+    """The days of a calendar and their pattern.
+
+    Args:
+        days: Types of days, and nodes per day.
+        pattern: Offsets `[P, types of days, slots]`. Monday is the first type of day, and holidays are the last.
 
     Raises:
         ValueError: If the pattern has the wrong shape, too many columns, or a value that is not finite.
@@ -126,7 +137,7 @@ class Calendar:
         object.__setattr__(self, "pattern", pattern)
 
     def at(self, times: np.ndarray) -> np.ndarray:
-        """Return the pattern at `times` `[N]`, in seconds since 1970, `[N, P]`."""
+        """Return the pattern `[N, P]` at `times` `[N]`, which are seconds since 1970."""
         before, after, share = self.days.nodes(times)
         flat = self.pattern.reshape(len(self.pattern), -1)
         return (flat[:, before] + share * (flat[:, after] - flat[:, before])).T
@@ -153,7 +164,7 @@ class Calendar:
                 "and pattern"
             )
         if missing := {"zone", "slots", "pattern"} - set(document):
-            raise ValueError(f"calendar needs {sorted(missing)}")
+            raise ValueError(f"calendar must contain the entries {sorted(missing)}")
         try:
             listed = document.get("holidays") or ()
             if not isinstance(listed, (list, tuple)):
@@ -191,6 +202,6 @@ def _day(text: str) -> int:
 
 
 def is_moment(times: np.ndarray) -> np.ndarray:
-    """Return which times can be interpreted as seconds since 1970. Row numbers, and years with more than four digits,
-    cannot."""
+    """Return whether each time can be interpreted as seconds since 1970. Row numbers, and times in years with more than
+    four digits, cannot."""
     return (times >= FIRST_MOMENT) & (times <= LAST_MOMENT)

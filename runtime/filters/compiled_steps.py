@@ -1,7 +1,8 @@
 """Filters with a compiled step: linear systems of any size, in float64.
 
-One call processes many observations, of live streams or of one recorded series, from the pool to the outputs. Results
-of a stream do not depend on the other streams in a call. Compilation takes half a minute, once per machine and version.
+One call processes many observations, either of live streams or of one recorded series. It reads states from the pool
+and computes all outputs. The results of a stream do not depend on the other streams in a call. Compilation takes half a
+minute, once per machine and version.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -114,15 +115,16 @@ def _kernel(function: Any) -> Any:
 
 
 class CompiledSteps:
-    """Steps of a linear filter. See `FilterSteps`.
+    """Processes observations of a linear filter. See `FilterSteps`.
 
     Args:
+        config: Configuration of the filter.
         leads: Horizons of the forecasts whose intervals adapt.
         passes: Range of passes that requests may choose.
         kept: Number of sets of horizons whose F and Q are cached.
 
     Attributes:
-        module: Module of the slowest part of the kernel.
+        module: Module of the part of the kernel that compiles most slowly.
         layout: Shapes of the parts of the state, by name.
     """
 
@@ -152,27 +154,28 @@ class CompiledSteps:
         self._numbers = self._places["noise_counts" if learns else "jump_evidence"].stop
         self.initial: Mapping[str, Array] = {STATE: self.joined(_prior(config))}
         self.fields: Mapping[str, StateField] = {STATE: StateField((self._numbers,), np.float64)}
-        # The cache is not on a method, because it would hold `self`, which then waits for the garbage collector.
+        # The cache does not belong to a method, because it would refer to `self`, which only the garbage collector
+        # could then free.
         self._moves = functools.lru_cache(kept)(functools.partial(_moves_of, system))
 
     @classmethod
     def of(cls, bundle: Bundle, leads: Horizons) -> Self:
-        """Return the steps of a bundle."""
+        """Return the steps for the filter in a bundle."""
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
-        """Return a state from its parts. Missing parts are 0."""
+        """Return the flat state that consists of the given parts. Missing parts are 0."""
         state = np.zeros(self._numbers)
         for name, part in parts.items():
             state[self._places[name]] = part.ravel()
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the field that stores a state, given the parts of the state."""
+        """Return the field of the pool that stores a state, for the parts of the state."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
-        """Compile the slowest part of the kernel."""
+        """Compile the part of the kernel that compiles most slowly."""
         work, value, nothing = np.zeros(self._scratch), np.zeros(self.size), self.initial[STATE].copy()
         self._observe(self._system, work, nothing, value, 0.0, 1.0, observed(self.size, self.state_size))
 
@@ -180,11 +183,11 @@ class CompiledSteps:
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the parts of a state, the inverse of `adopt`."""
+        """Return the parts of a state. This is the inverse of `adopt`."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
-        """Return the parts of states `[rows, S]`."""
+        """Return the parts of states `[rows, S]` by name."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
@@ -208,7 +211,7 @@ class CompiledSteps:
 
 
 def _prior(config: LinearFilterConfig) -> dict[str, Array]:
-    """Return the nonzero parts of a state before the first observation."""
+    """Return the parts of a state before the first observation that are not zero."""
     mean = np.zeros(len(config.drift)) if config.initial_mean is None else np.asarray(config.initial_mean)
     given = config.initial_covariance
     prior = {"mean": mean, "covariance": stationary_covariance(config) if given is None else np.asarray(given)}

@@ -1,4 +1,4 @@
-"""Linear system defined by a request or a file, which runs without a bundle.
+"""Linear system that a request or a file defines. It runs without a bundle.
 
 The pattern of a calendar is a known bias of the sensor. It is subtracted from observations and added to the outputs.
 Intervals start from the normal distribution and adapt to the stream, as in `auto`. Attention mode is not supported. The
@@ -39,7 +39,7 @@ from rfa.runtime.uncertainty.steps import Readout, Steps
 if TYPE_CHECKING:
     from rfa.runtime.filters.calendar import Calendar
 
-# Number of readouts and sets of horizons, and of lags of inputs, that a system caches.
+# Numbers of readouts and sets of horizons that a system caches, and number of lags of inputs that it caches.
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
 NO_MOMENTS: Final = (
@@ -49,8 +49,8 @@ NO_MOMENTS: Final = (
 LABEL: Final = "system"
 # Systems with at most this many states and components process many observations per call, larger systems one.
 SMALL: Final = 16
-# Limits on the work, as the cube of the size for each observation and forecast: per call (about a millisecond), and per
-# observation (about ten milliseconds).
+# Limits on the work per call (about a millisecond) and per observation (about ten milliseconds). The unit is the cube
+# of the size, for each observation and forecast.
 PIECE_WORK: Final = 1 << 20
 MOST_STEP_WORK: Final = 1 << 24
 MANY: Final = 256  # observations of a small system per call
@@ -62,10 +62,10 @@ LAG_BYTES: Final = 1 << 10
 
 
 class SystemRuntime(FilterRuntime):
-    """A linear system that is ready to run.
+    """A linear system that is ready to process observations.
 
     Attributes:
-        digest: Digest of the system. Its states can only be continued with the same digest.
+        digest: Digest of the system. Only a system with the same digest can continue its states.
     """
 
     has_own_steps = True
@@ -107,15 +107,16 @@ class SystemRuntime(FilterRuntime):
         return pattern + OBJECTS_BYTES + (leads + MODES) * moves + driven
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """See `FilterRuntime`. The number is smaller with many forecasts, to bound the time per call."""
+        """Return the maximum number of observations per call. See `FilterRuntime`. It is smaller with many forecasts,
+        to bound the time per call."""
         work = (1 + len(options.horizon)) * self._cube
         return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
 
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
-        """See `run_sequence`.
+        """Filter a sequence. See `run_sequence`.
 
         Raises:
-            InvalidInput: Also raised if a time is outside the range of calendars.
+            InvalidInput: If a time is outside the range of calendars, or for a reason that `run_sequence` states.
         """
         if self.calendar is not None:
             ends = np.array([*options.times[:1], *options.times[-1:]])
@@ -127,7 +128,7 @@ class SystemRuntime(FilterRuntime):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """See `FilterRuntime`. Observations outside the range of calendars are rejected as out of range."""
+        """Process observations. See `FilterRuntime`. Observations outside the range of calendars are rejected."""
         if self.calendar is None:
             return super().step(pool, batch, readout, inputs, memory, traced=traced)
         times = batch.times[:, None] + np.array([0.0, *readout.horizon])
@@ -168,7 +169,8 @@ class SystemRuntime(FilterRuntime):
 
 
 def tasks() -> tuple[CompileTask, CompileTask]:
-    """Return tasks that compile the slowest part of the kernel, and tasks for the rest, to run afterwards."""
+    """Return two compile tasks. The first compiles the part of the kernel that compiles most slowly. The second
+    compiles the rest and must run after it."""
     model = SystemRuntime(System.from_document({"preset": "level", "process_noise": 1, "measurement_noise": 1}))
     steps = cast("CompiledSteps", model.steps)
 

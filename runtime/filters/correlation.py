@@ -1,13 +1,14 @@
-"""The correlation of a stream's columns, learned from its innovations, and the joint squared distance of a row.
+"""The correlation of a stream's columns, which is learned from its innovations, and the joint squared distance of a
+row.
 
 z `[P]` are the standardised innovations of a row. u is z bounded at BOUND, and 0 for missing columns. The running mean
 of u uᵀ is a covariance, whichever values were missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 
-is positive definite. n rows are shrunk towards no correlation, and each column keeps an independent part. The joint
-square is z_sᵀ R_ss⁻¹ z_s for the observed columns s. For normal z, it is chi-square with as many degrees of freedom as
-there are observed columns.
+is positive definite. The correlation of n rows is shrunk towards 0, and each column keeps an independent part. The
+joint square is z_sᵀ R_ss⁻¹ z_s for the observed columns s. For normal z, it is chi-square with as many degrees of
+freedom as there are observed columns.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -28,14 +29,14 @@ def joint_square(z, learned, factor):
     """Return z_sᵀ R_ss⁻¹ z_s and log |R_ss|.
 
     Args:
-        z: `[P]`, NaN if a column is not in s.
-        learned: `[P + 1, P]`, means of products on and below the diagonal, and n in the last row.
-        factor: `[P + 1, P]`, overwritten.
+        z: Standardised innovations, `[P]`. NaN if a column is not in s.
+        learned: Means of products on and below the diagonal, and n in the last row, `[P + 1, P]`.
+        factor: Scratch, `[P + 1, P]`. It is overwritten.
     """
     size, square, log_det = len(z), 0.0, 0.0
     shared = (1 - OWN) * learned[size, 0] / (size + 1 + learned[size, 0])
     for a in range(size):
-        # A missing column counts as 0 and has no correlations.
+        # A missing column has z = 0 and no correlations.
         is_seen = z[a] == z[a]
         rest, pivot = z[a] if is_seen else 0.0, 1.0
         for b in range(a):
@@ -59,7 +60,7 @@ def joint_square(z, learned, factor):
 
 @inline_jit
 def learn(z, learned):
-    """Update the means with a row that is not entirely missing. The arguments are those of `joint_square`."""
+    """Update the means with a row in which at least one column is observed. See `joint_square` for the arguments."""
     size, seen = len(z), 0
     for a in range(size):
         seen += 1 if z[a] == z[a] else 0

@@ -2,16 +2,15 @@
 
 The equations are in `rfa.model.recurrence.dense` (capped rule, K passes, missing components, jump detection), computed
 here in float64. Results equal those of `LinearFilter` in float64, in the coordinates of the state. The rule that learns
-the noise is in `dense_numba_learned.py`, and the layout of `work` in `linear_rows.py`.
+the noise is in `dense_numba_learned.py`, and the layout of `work` is in `linear_rows.py`.
 
-Two forms differ from `dense.py` to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ avoids division by the weight
-w. T and S are factored as L D Lᵀ, without roots. With A = P - K C P, Joseph's form (I - K C) P (I - K C)ᵀ + K R Kᵀ / w
-is
+Two formulas differ from `dense.py` to save operations. With T = w C P Cᵀ + R, S_w⁻¹ = w T⁻¹ avoids division by the
+weight w. T and S are factored as L D Lᵀ, without square roots. With A = P - K C P, Joseph's form (I - K C) P (I - K C)ᵀ
++ K R Kᵀ / w is
 
     A + (K R / w - A Cᵀ) Kᵀ
 
-The bracket consists of rounding errors only. Like Joseph's form, it removes the error of A along the observed
-directions.
+The bracket contains only rounding errors. Like Joseph's form, it removes the error of A along the observed directions.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -53,7 +52,8 @@ def _spread_row(work, sizes, i):
 
 @inline_jit
 def _mask_missing(work, sizes):
-    """Determine which components were observed, and the noise of the observation, with 0 and 1 where missing."""
+    """Determine which components were observed. Also compute the noise of the observation, with zeros and a unit
+    diagonal at missing components."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.seen)] = 0.0
@@ -120,7 +120,8 @@ def _innovate(work, sizes):
 
 @inline_jit
 def _compare(work, sizes, inverse_nu):
-    """Compare the predicted alternative with the filter, and compute the growth of the prior at a jump."""
+    """Compare the predictions of the alternative state and the filter, and compute the growth of the prior at a
+    jump."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for i in range(n):
@@ -157,7 +158,8 @@ def _compare(work, sizes, inverse_nu):
 
 @inline_jit
 def _count_evidence(work, sizes, inverse_nu):
-    """Update the evidence. It stays 0 where the filter predicts better, so the logarithm is rarely needed."""
+    """Update the evidence for a jump. It stays 0 where the filter predicts better, so the logarithm is rarely
+    needed."""
     rows = rows_of(sizes)
     evidence, ratio = work[u(rows.evidence)], work[u(rows.ratio)]
     if evidence > 0 or ratio > 1:
@@ -167,7 +169,7 @@ def _count_evidence(work, sizes, inverse_nu):
 
 @inline_jit
 def _update_rival(work, sizes, patience):
-    """Move the alternative to the observation. The filter jumps if there is enough evidence."""
+    """Update the alternative state with the observation. The filter jumps if there is enough evidence."""
     n, p, _ = sizes
     rows = rows_of(sizes)
     evidence = work[u(rows.evidence)]
@@ -232,7 +234,8 @@ def _reweigh(work, sizes, inverse_nu):
 
 @inline_jit
 def _condition_row(work, sizes, i):
-    """Compute the gain K = w P Cᵀ T⁻¹, and mean and covariance (see the module docstring). Rows before `i` are done."""
+    """Compute row `i` of the gain K = w P Cᵀ T⁻¹, the mean and the covariance (see the module docstring). Rows before
+    `i` are complete."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
@@ -266,7 +269,7 @@ def _condition_row(work, sizes, i):
 
 @inline_jit
 def keep_rival(work, sizes):
-    """Store the alternative relative to the filter after its step. After a jump, there is none."""
+    """Store the alternative state relative to the filter after its step. After a jump, there is no alternative."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     for i in range(n):
@@ -278,7 +281,7 @@ def keep_rival(work, sizes):
 
 @source_inline_jit
 def predict(work, sizes):
-    """Compute the prediction and its innovation. The observation, F and Q are in `work`."""
+    """Compute the prediction and its innovation. `work` must contain the observation, F and Q."""
     n, _, _ = sizes
     for i in range(n):
         _predict_row(work, sizes, i)
@@ -292,7 +295,7 @@ def predict(work, sizes):
 
 @source_inline_jit
 def detect_jump(work, sizes, rule):
-    """Enlarge the prior where the state has jumped."""
+    """Enlarge the prior if the state has jumped."""
     inverse_nu, _, patience = rule
     rows = rows_of(sizes)
     if patience > 0:

@@ -48,16 +48,15 @@ FACTORS, WIDEST = len(NOISE_FACTORS), max(NOISE_FACTORS)
 _SIZES, _KEPT = np.array(NOISE_FACTORS), KEPT_PRIOR * np.array(PRIOR_COUNTS)
 # Rotations smaller than the rounding of their operands are skipped.
 LEAST_TURN = 2.0**-52
-# Maximum number of sweeps of Jacobi rotations. A few suffice.
+# Maximum number of sweeps of Jacobi rotations. A few are usually sufficient.
 MOST_SWEEPS = 30
-# Densities below this are scaled, so that a product of many does not vanish.
+# Densities below this value are scaled, so that a product of many densities does not underflow.
 LEAST_DENSITY = 1e-150
 
 
 class LearnedRows(NamedTuple):
-    """Rows after those of `linear_rows`: counts, weights and half the squared distances of the K factors, the r of each
-    factor, T, C P Cᵀ in its coordinates, D, v, z and h, and one row of the state.
-    """
+    """Rows of `work` after those of `linear_rows`. They contain the counts, the weights and half the squared distances
+    of the K factors; r of each factor; T; C P Cᵀ in its coordinates; D, v, z and h; and one row of the state."""
 
     counts: int
     share: int
@@ -98,12 +97,12 @@ def _learned_rows(counts, p):
 
 @inline_jit
 def learned_rows_of(sizes):
-    """Return the layout for (n, P, whether C is the first rows of the identity)."""
+    """Return the layout for sizes (n, P, whether C is the first rows of the identity)."""
     return _learned_rows(rows_of(sizes).end, sizes[1])
 
 
 def scratch_size(sizes: tuple[int, int, bool], *, learns: bool) -> int:
-    """Return the size of `work`, which contains the layout and the lag of its F and Q."""
+    """Return the size of `work`. It contains the layout, and the lag of the F and Q in it."""
     end = int(getattr(rows_of, "py_func", rows_of)(sizes).end)
     return (int(getattr(_learned_rows, "py_func", _learned_rows)(end, sizes[1]).end) if learns else end) + 1
 
@@ -157,7 +156,7 @@ def _turn(work, row, other, cosine, sine):
 
 @inline_jit
 def _rotate(work, sizes, a, b):
-    """Rotate the coordinates a < b (Jacobi). Return 1 if it was needed, else 0."""
+    """Rotate the coordinates a < b (Jacobi). Return 1 if a rotation was needed, and 0 otherwise."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
     own, other, between = learned.core + a * p + a, learned.core + b * p + b, learned.core + b * p + a
@@ -209,14 +208,14 @@ def _project(work, sizes):
 
 @inline_jit
 def _size(work, sizes, least):
-    """Return s_k. The largest factor is at least eᵀS⁻¹e."""
+    """Return the noise factor s_k. The largest factor is at least eᵀS⁻¹e."""
     reach = min(work[u(rows_of(sizes).gate)], LARGEST_FACTOR)
     return max(least, reach if least == WIDEST else 0.0)
 
 
 @inline_jit
 def _respond(work, sizes, k):
-    """Compute r for factor k, and its count times its density, as a product and half an exponent."""
+    """Compute r for factor k. Also compute its count times its density, as a product and half an exponent."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     share, penalty, least = learned.share + k, learned.penalty + k, _SIZES[k]
@@ -231,7 +230,7 @@ def _respond(work, sizes, k):
         work[u(learned.response + k * p + i)] = response
         density = work[u(share)]
         is_small = density < LEAST_DENSITY
-        # The density is relative to that under R itself, a factor that all terms share.
+        # The density is relative to that under R, because this factor is common to all terms.
         ratio = math.sqrt((variance + 1) * response) if work[u(rows.present + i)] > 0 else 1.0
         work[u(share)] = density * (1 / LEAST_DENSITY if is_small else 1.0) * ratio
         work[u(penalty)] += 0.5 * (min(signal * signal, LARGEST_NIS) * response) - (
@@ -241,7 +240,7 @@ def _respond(work, sizes, k):
 
 @inline_jit
 def _normalise(work, sizes, factors):
-    """Convert densities to weights, given their sum `total`."""
+    """Convert densities to weights. `total` is their sum."""
     learned = learned_rows_of(sizes)
     work[u(learned.peak)] = -math.inf
     work[u(learned.total)] = 0.0
@@ -268,7 +267,7 @@ def _clear(work, sizes):
 
 @inline_jit
 def _weigh(work, sizes, k):
-    """Return the weight of factor k, and add its part to the weight and to h. At a jump, the noise is R."""
+    """Return the weight of factor k, and add its contributions to the weight and to h. At a jump, the noise is R."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     least = _SIZES[k]
@@ -282,7 +281,8 @@ def _weigh(work, sizes, k):
 
 @inline_jit
 def _fade(work, sizes, factors):
-    """Update the counts, which include MEMORY observations besides the retained prior. A weight is at most 1."""
+    """Update the counts. They represent MEMORY observations in addition to the retained prior. A weight is at
+    most 1."""
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     work[u(learned.total)] = 0.0
     for k in range(factors):
@@ -303,7 +303,7 @@ def _fade(work, sizes, factors):
 
 @inline_jit
 def _spread(work, sizes, k):
-    """Add the part of factor k to D."""
+    """Add the contribution of factor k to D."""
     _, p, _ = sizes
     learned = learned_rows_of(sizes)
     least = _SIZES[k]
@@ -374,7 +374,7 @@ def _mix_row(work, sizes, i):
 def update(work, sizes, rule):
     """Compute the posterior from the prediction and its innovation.
 
-    The rule contains the number of factors instead of passes, as a variable, so that numba does not unroll the loops
+    `rule` contains the number of factors instead of passes. It is a variable, so that numba does not unroll the loops
     over them.
     """
     n, _, _ = sizes

@@ -25,19 +25,20 @@ import numpy as np
 from rfa.runtime.filters.spectrum import Spectrum, spectrum
 
 Array = np.ndarray
-# The sum is exact to rounding for |l t| up to the number of terms of a chain.
+# The sum is exact up to rounding if |l t| is at most the number of terms of a chain.
 NODES, WEIGHTS = (np.polynomial.legendre.leggauss(32)[i] / 2 for i in (0, 1))
 KEPT_LAGS = 4096
 
 
 class HeldInput:
-    """Matrices F and G of a drift matrix A `[n, n]`, for inputs that are constant over a lag.
+    """Computes the matrices F and G of a drift matrix A for inputs that are constant over a lag.
 
     Args:
+        drift: Drift matrix A, `[n, n]`.
         kept: Number of lags to cache.
 
     Raises:
-        ValueError: See `spectrum`.
+        ValueError: If the modes of A cannot be computed. See `spectrum`.
     """
 
     def __init__(self, drift: Array, kept: int = KEPT_LAGS) -> None:

@@ -1,7 +1,7 @@
 """Filters of systems with a known input.
 
-The filter runs without the input, and its outputs are shifted by the response to the input (`driven.py`). Every runtime
-and mode therefore supports inputs.
+The filter runs without the input, and its outputs are shifted by the response to the input (`driven.py`). Therefore
+every runtime and mode supports inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 Array = np.ndarray
 RESPONSE = "response"
-# Maximum number of states n, because F and G of a lag take n³ operations.
+# Maximum number of states n. It is limited because F and G of a lag take n³ operations.
 MOST_STATES = 16
 # Number of rows of a driven series that are processed at a time. Each new lag takes a tenth of a millisecond.
 DRIVEN_ROWS = 32
@@ -30,12 +30,12 @@ KEPT_HORIZONS = 8
 
 @dataclass(frozen=True)
 class Response:
-    """Response of a system to its inputs, at each observation.
+    """Response of a system to its inputs, at each of R observations.
 
     Attributes:
         states: Response of the state, `[R, n]`.
         seen: Response of the observations, `[R, P]`.
-        ahead: Response of the forecasts, with the last input held constant, `[R, H, P]`.
+        ahead: Response of the forecasts if the last input is held constant, `[R, H, P]`.
     """
 
     states: Array
@@ -45,7 +45,7 @@ class Response:
     def hide(self, values: Array) -> Array:
         """Subtract the response from observations `[R, P]`.
 
-        Rows whose response is not finite become infinite, which filters reject.
+        Rows whose response is not finite become infinite, so that the filter rejects them.
         """
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])
@@ -54,12 +54,12 @@ class Response:
 
 
 class DrivenSystem:
-    """Linear system with an optional input.
+    """A linear system with an optional input.
 
     Args:
-        drift: A `[n, n]`.
-        matrix: C `[P, n]`.
-        lags, horizons: Number of lags and of sets of horizons to cache.
+        drift: Drift matrix A, `[n, n]`.
+        matrix: Observation matrix C, `[P, n]`.
+        lags, horizons: Numbers of lags and of sets of horizons to cache.
     """
 
     def __init__(self, drift: Array, matrix: Array, *, lags: int = KEPT_LAGS, horizons: int = KEPT_HORIZONS) -> None:
@@ -69,7 +69,7 @@ class DrivenSystem:
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
-        """Return the system of a bundle, or None if the model is not linear or is too large."""
+        """Return the system of a bundle. Return None if the model is not linear or is too large."""
         if bundle.manifest.family != "linear" or matrix.shape[1] > MOST_STATES:
             return None
         return cls(np.array(bundle.config["drift"], np.float64), matrix)
@@ -77,13 +77,15 @@ class DrivenSystem:
     def respond(
         self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]
     ) -> Response | None:
-        """Return the response before each observation, or None if these streams never had an input.
+        """Return the response before each observation. Return None if these streams never had an input.
 
         Rows are processed one by one, so that results do not depend on the other rows.
 
         Args:
+            pool, batch: States of the streams, and their observations.
             inputs: Inputs per unit time since the previous observation, `[R, n]`. They have no effect on the first row
                 of a stream.
+            horizon: Horizons of the forecasts.
         """
         responses = pool.arrays[RESPONSE].take(batch.slots, axis=0)
         if inputs is None:
@@ -107,12 +109,12 @@ class DrivenSystem:
         return Response(states, seen, ahead)
 
     def keep(self, pool: StatePool, batch: Batch, response: Response, is_good: Array) -> None:
-        """Store the response of the streams whose observations were accepted."""
+        """Store the response for the streams whose observations were accepted."""
         for row in np.flatnonzero(is_good).tolist():
             pool.arrays[RESPONSE][batch.slots[row]] = response.states[row]
 
     def shift(self, out: StepOutputs, trace: Traced, response: Response) -> None:
-        """Add the response to the input to the outputs and to the trace."""
+        """Add the response to the outputs and to the trace."""
         shift(out, response.seen, response.ahead)
         if len(trace.mean):
             trace.mean[:] += response.states

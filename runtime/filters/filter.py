@@ -1,4 +1,4 @@
-"""Filter bundle that processes many streams at once or whole sequences, with states that can be stored.
+"""Runs a filter bundle on many streams at once or on whole sequences, with states that can be stored.
 
 The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
 Runtime, and support attention mode. Random numbers depend only on the seed and the position in the stream. Therefore
@@ -52,11 +52,11 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout, Steps, limit_outputs
 
 Array = np.ndarray
-KEPT_READOUTS = 64  # of 90 kB each, with 256 horizons and 16 levels
+KEPT_READOUTS = 64  # a readout takes 90 kB with 256 horizons and 16 levels
 
 
 class FilterRuntime(FilterStates):
-    """Filter bundle that is ready to run.
+    """A filter bundle that is ready to process observations.
 
     Args:
         bundle: Bundle of kind "filter".
@@ -108,8 +108,8 @@ class FilterRuntime(FilterStates):
         """Set up the components of the filter, and the fields of the state.
 
         Args:
-            driven: Handles inputs: a `DrivenSystem` or a `Regression`.
-            sides: 2 if intervals are asymmetric.
+            driven: Object that handles inputs: a `DrivenSystem` or a `Regression`.
+            sides: Number of separately adapted sides of an interval. It is 2 if intervals are asymmetric.
             readouts: Number of readouts to cache.
         """
         self._calibration, self.steps, self._driven = calibration, steps, driven
@@ -123,13 +123,13 @@ class FilterRuntime(FilterStates):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of the model that each request must reserve, in bytes. For bundles, it is reserved when they are
-        loaded."""
+        """Memory of the model that each request must reserve, in bytes. It is 0 for bundles, whose memory is reserved
+        when they are loaded."""
         return 0
 
     @property
     def kept_bytes(self) -> int:
-        """Maximum memory that is kept between requests, not including the pool, in bytes."""
+        """Maximum memory that is retained between requests, in bytes. The pool is not included."""
         return 0
 
     @property
@@ -152,7 +152,7 @@ class FilterRuntime(FilterStates):
         return self
 
     def with_covariates(self, count: int) -> FilterRuntime:
-        """Return the same model for this number of columns whose future values are known.
+        """Return the same model for a number of columns whose future values are known.
 
         Raises:
             InvalidInput: If the model does not support that many columns.
@@ -169,7 +169,7 @@ class FilterRuntime(FilterStates):
         return self.steps.rows
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """Return the maximum number of observations per call of `follow` for a series."""
+        """Return the maximum number of observations per call of `follow` for a series with these options."""
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 
@@ -179,12 +179,13 @@ class FilterRuntime(FilterStates):
         Args:
             cost: Cost of its outputs.
             t: Time of the observation.
-            state: Function that returns a field of the state of the stream. None before the first observation.
+            state: Function that returns a field of the state of the stream. The field is None before the first
+                observation.
         """
         return cost
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """Return the first rows of a part of a series whose cost is at most `most`, but at least one row."""
+        """Return the first rows of a part of a series: as many as cost at most `most`, but at least one."""
         return piece
 
     # Steps.
@@ -194,14 +195,14 @@ class FilterRuntime(FilterStates):
         return advance(self, pool, rows)
 
     def stepped(self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]) -> Iterator[Stepped | None]:
-        """Return the results of `advance` for the rows of a batch, which share a readout."""
+        """Yield the results of `advance` for the rows of a batch. All rows have the same readout."""
         return stepped(self, pool, batch, readout, rows)
 
     def step(
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process observations with `FilterSteps.advance`, or one observation by attention if `memory` is given.
+        """Process a batch with `FilterSteps.advance`. If `memory` is given, process one observation by attention.
 
         Args:
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
@@ -220,17 +221,15 @@ class FilterRuntime(FilterStates):
         return outputs, trace
 
     def follow(self, pool: StatePool, piece: Piece) -> Steps:
-        """Filter observations of one stream, and return the steps. The first observation whose results are not finite
-        is ignored, and filtering stops there.
-        """
+        """Filter observations of one stream, up to the first one whose results are not finite. Return the steps."""
         steps, _ = self.trace(pool, piece, traced=False)
         return steps
 
     def trace(
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
     ) -> tuple[Steps, Traced]:
-        """Return the steps in the same way as `follow`, and the data for smoothing. With `memory`, one observation is
-        processed by attention."""
+        """Filter observations of one stream. Return the steps, as `follow` does, and the data for smoothing. If
+        `memory` is given, one observation is processed by attention."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0
@@ -249,7 +248,8 @@ class FilterRuntime(FilterStates):
         samples: int,
         options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
     ) -> Readout:
-        """Return the options of a request. Equal requests share one object, and can be processed together.
+        """Return the options of a reply. Equal options result in one object, so that their rows can be processed
+        together.
 
         Raises:
             InvalidInput: If an option is not valid for this model. The message names the field.
@@ -283,7 +283,7 @@ class FilterRuntime(FilterStates):
         """
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:
-        """Check that the model supports the input and the alarm range. An input in the past still affects a state.
+        """Check that the model supports the input and the alarm range. Earlier inputs still affect a state.
 
         Raises:
             InvalidInput: If one of them is not supported. `param` is its field.
@@ -341,14 +341,21 @@ class FilterRuntime(FilterStates):
 
         Args:
             times: Times of the observations, non-decreasing.
-            observations: P numbers each. None is a missing observation; None among the numbers is a missing component.
+            observations: P numbers each. None instead of an observation or a number means that it is missing.
             noise: Factors by which the standard deviation of the measurement noise is multiplied, one per observation.
                 None means 1.
+            levels: Levels of the intervals.
+            horizon: Horizons of the forecasts, in the unit of the times.
+            samples: Number of samples of the state per step. With `smooth`, the samples are trajectories given all
+                observations.
+            alarm: Alarm rule.
+            passes: Number of reweighting passes K. None selects the default of the model.
             inputs: Inputs to the state until each observation, per unit time, with one number per state.
-            samples: Number of samples of the state per step. With `smooth`, trajectories given all observations.
-            lag: With `smooth`, number of later observations that each state is smoothed with. Default: all.
-            mode: "attention" uses all earlier observations of the request (at most MAX_ATTENTION), and excludes
-                `state`.
+            seed: Seed of the samples.
+            mode: Decoding mode. "attention" uses all earlier observations of the request (at most MAX_ATTENTION), and
+                excludes `state`.
+            smooth: Whether to smooth the estimates with later observations.
+            lag: Number of later observations that a smoothed state depends on. By default, all of them.
             state: State to continue from, in recurrent mode.
 
         Raises:
@@ -372,7 +379,7 @@ class FilterRuntime(FilterStates):
         return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
-        """Return the offsets of measurements at these times, `[N, P]`, or None if there are none."""
+        """Return the offsets of measurements at these times, `[N, P]`. Return None if the model has no offsets."""
         return None
 
     def no_steps(self, readout: Readout) -> Steps:

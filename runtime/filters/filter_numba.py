@@ -1,4 +1,4 @@
-"""Compiled step of a linear filter with one observation, with all outputs of a filter.
+"""Compiled step of a linear filter. It processes one observation and computes all outputs of the filter.
 
 The equations are those of `dense_numba.py`, computed in float64. The outputs are those of `FilterOutput` in
 `state_filter.py`. The bits of a stream's results do not depend on the other streams of a call.
@@ -29,9 +29,9 @@ class LinearSystem(NamedTuple):
     """Parameters of a system for the compiled step.
 
     Args:
-        sizes: N, P, and whether C is the first rows of the identity.
+        sizes: Numbers n and P, and whether C is the first rows of the identity.
         sensor: C, b and R in one row.
-        modes: Rates, basis, dual, powers and noises.
+        modes: Rates, basis, dual, powers and noises of the modes.
         rule: 1/nu, number of passes or factors, and patience.
         outliers: Share and scale of outliers in the predictive density.
     """
@@ -44,7 +44,7 @@ class LinearSystem(NamedTuple):
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> LinearSystem:
-        """Return the parameters for a configuration."""
+        """Return the parameters for the configuration of a filter."""
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         n, p = len(drift), len(noise)
         matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)
@@ -70,7 +70,7 @@ def learns_noise(config: LinearFilterConfig) -> bool:
 
 @inline_jit
 def _seen_through(sensor, sizes, covariance, out):
-    """Compute C P Cᵀ from the row of entries of the state covariance."""
+    """Compute C P Cᵀ from the row of elements of the state covariance."""
     n, p, _ = sizes
     for a in range(p):
         for b in range(a + 1):
@@ -97,7 +97,7 @@ def _seen_mean(sensor, sizes, mean, out):
 
 @inline_jit
 def load_sensor(system, work):
-    """Copy C, b and R to `work`, where they stay for all observations."""
+    """Copy C, b and R to `work`. They stay there for all observations."""
     rows = rows_of(system.sizes)
     for k in range(len(system.sensor)):
         work[rows.matrix + k] = system.sensor[k]
@@ -105,7 +105,7 @@ def load_sensor(system, work):
 
 @source_inline_jit
 def _observe(update, beyond, system, work, state, value, lag, scale, out):
-    """Update the stream `[S]` in `state` with values, NaN where missing.
+    """Update the state `[S]` of a stream with values. Missing values are NaN.
 
     This is one function, because dividing it would change which products are fused with additions.
 
@@ -173,11 +173,14 @@ def observe_learned(system, work, state, value, lag, scale, out):
 
 @inline_jit
 def forecast(system, moves, state, work, mean, covariance):
-    """Compute mean `[P]` and covariance `[P, P]` of a future observation.
+    """Compute the mean `[P]` and the covariance `[P, P]` of a future observation.
 
     Args:
+        system: Parameters of the system.
         moves: F and Q over the horizon, `[2, n, n]`.
-        work: Scratch `[n (n + 2)]`.
+        state: State of the stream, `[S]`.
+        work: Scratch, `[n (n + 2)]`.
+        mean, covariance: Outputs.
     """
     n, p, _ = system.sizes
     moved, inner, spread = work[:n], work[n : 2 * n], work[2 * n :]

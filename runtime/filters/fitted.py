@@ -1,7 +1,8 @@
-"""Systems that were fitted to series, stored in one JSON file: `{"series": {"name": system, …}, "fits": {"name": …}}`.
+"""Systems that were fitted to series. One JSON file stores them: `{"series": {"name": system, …}, "fits": {"name":
+…}}`.
 
-A system is a document of `system.py`. `rfa filter --system FILE` reads the file, and a request or `rfa.filter` accepts
-any of its systems. `fits` contains the record of each fit.
+A system is a document as described in `system.py`. `rfa filter --system FILE` reads the file, and a request or
+`rfa.filter` accepts any of its systems. `fits` contains a description of each fit.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ class Models(Mapping[str, dict[str, Any]]):
     """Fitted systems by the names of their series.
 
     Attributes:
-        fits: Record of each fit: parameters with standard errors, likelihoods and tried structures.
+        systems: Documents of the systems, by name.
+        fits: Description of each fit: parameters with standard errors, likelihoods and tried structures.
         failed: Error messages of series that could not be fitted, by name.
     """
 
@@ -46,7 +48,7 @@ class Models(Mapping[str, dict[str, Any]]):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a file, and check every system in it.
+        """Read fitted systems from a file, and check each system.
 
         Raises:
             ValueError: If the file is invalid. The message names the invalid system.
@@ -81,7 +83,7 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
         document: Models, or the content of their file.
         column: Name of the column.
         key: Key of the series, if a table has several.
-        is_only: Whether the series has no other columns. Models of several columns use a longer name.
+        is_only: Whether the series has no other columns. Otherwise, names of systems contain both key and column.
 
     Raises:
         InvalidSystem: If there is no such system, or it is invalid.
@@ -101,5 +103,6 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
 
 
 def series_label(key: str, column: str, *, is_only: bool) -> str:
-    """Return the name of a column in a table with several series or columns: the column, the key, or both."""
+    """Return the name of a column in a table with several series or columns. It contains the column, the key of the
+    series, or both."""
     return (key if is_only else f"{key} / {column}") if key else column

@@ -1,21 +1,21 @@
-"""Combine the posteriors of one state from several sensors, by precision or, if their errors may be shared, by
+"""Combine posteriors of one state from several sensors: by precision or, if their errors may be correlated, by
 covariance intersection.
 
     fuse        P⁻¹ = P0⁻¹ + sum_i (Pi⁻¹ - Qi⁻¹)        P⁻¹ m = P0⁻¹ m0 + sum_i (Pi⁻¹ mi - Qi⁻¹ qi)
     intersect   P⁻¹ = sum_i wi Pi⁻¹                     P⁻¹ m = sum_i wi Pi⁻¹ mi,        wi >= 0, sum_i wi = 1
 
-(mi, Pi) is a posterior, (qi, Qi) its prior, and (m0, P0) the prior without any sensor. If two posteriors share a prior,
-P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹, so the prior counts once. Without a prior, P⁻¹ = P1⁻¹ + P2⁻¹, so the prior of each posterior
-counts.
+(mi, Pi) is a posterior, (qi, Qi) its prior, and (m0, P0) the prior without any sensor. If two posteriors have the same
+prior, P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹, so the prior is included once. If no prior is given, P⁻¹ = P1⁻¹ + P2⁻¹, so the prior of
+each posterior is included.
 
-`fuse` is exact (Bayes' rule) if the observations of the posteriors are independent given this state. That is, the
-errors of the sensors are independent, and no process noise came between the observations and the state. Fuse therefore
-at every observation, with the predictions as priors, or at any time if there is no process noise. Filters that ran
-separately share the process noise, and `fuse` would be overconfident.
+`fuse` is exact (Bayes' rule) if the observations of the posteriors are independent given this state. This requires that
+the errors of the sensors are independent, and that no process noise occurs between the observations and the state. Fuse
+therefore at every observation, with the predictions as priors, or at any time if there is no process noise. Filters
+that run separately have common process noise, and `fuse` would be overconfident.
 
 `intersect` (Julier and Uhlmann, American Control Conference 1997) is never overconfident. Its weights minimise the
-determinant of the fused covariance, whatever the units of the state are. It does not gain from agreement, only where
-one posterior is precise and another is not.
+determinant of the fused covariance, whatever the units of the state are. The result is more precise than each posterior
+only if they are precise in different directions, not because they agree.
 
 Results are in the units of the state and are computed in float64. Leading dimensions are a batch.
 """
@@ -31,13 +31,14 @@ Array = np.ndarray[Any, Any]
 
 # Relative tolerance when a posterior is compared with its prior, for covariances that were rounded to float32.
 TOLERANCE = 1e-5
-# Search for the weights of an intersection: heights of the barrier in nats, tolerance, and maximum steps per height.
+# Search for the weights of an intersection: heights of the barrier in nats, tolerance, and maximum number of steps per
+# height.
 BARRIERS = 10.0 ** -np.arange(10)
 CLOSE, MOST_STEPS = 1e-3, 50
 
 
 class Gaussian(NamedTuple):
-    """Gaussian distribution with mean `[..., n]` and covariance `[..., n, n]`."""
+    """A Gaussian distribution with mean `[..., n]` and covariance `[..., n, n]`."""
 
     mean: Array
     covariance: Array
@@ -50,9 +51,9 @@ def fuse(
 
     Args:
         posteriors: Posteriors of the same state, each from one sensor.
-        prior: Prior of the state without any of the sensors. If None, there is no such information, and the posteriors
-            share nothing.
-        own_priors: Prior of each posterior. Default: `prior`.
+        prior: Prior of the state without any of the sensors. If None, the posteriors are multiplied as if each were
+            based on different information.
+        own_priors: Prior of each posterior. By default, each is `prior`.
 
     Raises:
         ValueError: If a covariance is not positive definite, shapes differ, or a posterior is less certain than its
@@ -83,7 +84,7 @@ def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
     """Return the weights for `intersect` that minimise the determinant of the fused covariance.
 
     Raises:
-        ValueError: See `intersect`.
+        ValueError: If a covariance is not positive definite, or shapes differ.
     """
     information, _ = _stacked(posteriors)
     if information.ndim != 3:
@@ -96,8 +97,8 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
     """Combine posteriors whose errors may be correlated, by covariance intersection.
 
     Args:
-        posteriors: Posteriors of the same state, `[n]` and `[n, n]` each.
-        weights: One weight per posterior, non-negative, with sum 1. Default: `intersection_weights`.
+        posteriors: Posteriors of the same state, with mean `[n]` and covariance `[n, n]` each.
+        weights: One weight per posterior, non-negative, with sum 1. By default, those of `intersection_weights`.
 
     Raises:
         ValueError: If a covariance is not positive definite, shapes differ, or the weights are invalid.
@@ -172,7 +173,8 @@ def _checked(weights: Sequence[float], count: int) -> Array:
 
 
 def _least_determinant(information: Array) -> Array:
-    """Return weights that maximise log det(sum wi Pi⁻¹), a concave problem, by Newton's method with a log barrier.
+    """Return the weights that maximise log det(sum wi Pi⁻¹). This concave problem is solved by Newton's method with a
+    log barrier.
 
     The objective with the barrier, divided by its height, is self-concordant. Steps that are damped by the decrement
     therefore stay inside and converge (Nesterov and Nemirovski, 1994). The final gap is at most the number of weights

@@ -1,4 +1,4 @@
-"""Open a filter, compile it, and check it against the golden outputs of its bundle, before the first request."""
+"""Open and compile a filter, and check it against the golden outputs of its bundle, before the first request."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray
 
 
 def open_filter(bundle: Bundle) -> FilterRuntime:
-    """Open a filter. It is ready to run after its `filter_tasks` have been completed.
+    """Open a filter. It can process observations after the tasks of `filter_tasks` have been completed.
 
     Raises:
         BundleError: If the filter cannot run.
@@ -40,13 +40,15 @@ def open_filter(bundle: Bundle) -> FilterRuntime:
 def filter_tasks(
     bundle: Bundle, model: FilterRuntime, report: Callable[[int], None] = lambda _: None
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return two lists of tasks. The first ones compile parts of a filter's kernels. The second ones compile the rest
-    and run the golden cases, after the first tasks of all filters.
+    """Return two lists of tasks that prepare a filter.
+
+    The tasks in the first list compile parts of the kernels. Those in the second list compile the rest and run the
+    golden cases. They must run after the first tasks of all filters.
 
     Args:
         bundle: Bundle of the filter.
         model: The opened filter.
-        report: Called with the number of golden values that a compiled filter reproduced.
+        report: Function that is called with the number of golden values that a compiled filter reproduced.
     """
     if model.runtime != "compiled":
         return [(scoring, partial(_observe_nothing, model))], []
@@ -58,7 +60,7 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
     """Run the golden cases of a linear filter, then disable compilation. Return the number of compared values.
 
     Raises:
-        BundleError: If a value differs.
+        BundleError: If a value differs by more than its tolerance.
     """
     try:
         count = run_golden(bundle.golden, compiled_sessions(model), bundle.weights())
@@ -69,13 +71,14 @@ def hold_to_golden(bundle: Bundle, model: FilterRuntime) -> int:
 
 
 def compiled_sessions(model: FilterRuntime) -> dict[str, CompiledSession]:
-    """Return sessions for the compiled step and forecast of a linear filter, for golden outputs and comparisons."""
+    """Return sessions for the compiled step and forecast of a linear filter. They are used for golden outputs and
+    comparisons."""
     steps = cast("CompiledSteps", model.steps)
     return {graph: CompiledSession(model, steps, graph) for graph in ("step", "forecast")}
 
 
 def _observe_nothing(model: FilterRuntime) -> None:
-    """Process a missing observation, which compiles the scoring functions, then disable compilation."""
+    """Process a missing observation, which compiles the scoring functions. Then disable compilation."""
     pool = StatePool(model.state_fields, 1)
     slot = pool.acquire()
     model.put(pool, slot, model.start())
@@ -86,7 +89,7 @@ def _observe_nothing(model: FilterRuntime) -> None:
 
 @dataclass(frozen=True)
 class CompiledSession:
-    """The step or the forecast of a linear filter as a session for `rfa.runtime.bundle.golden`."""
+    """The step or the forecast of a linear filter in the interface of a session for `rfa.runtime.bundle.golden`."""
 
     model: FilterRuntime
     steps: CompiledSteps

@@ -1,9 +1,9 @@
 """Exact processing of late rows, with a window of recent rows and snapshots of the stream.
 
-A late row restores the last state before it, and the rows since then are filtered again. Afterwards, the results equal
-those of the stream in the order of time, bit for bit. Rows with equal times stay in the order of arrival.
+For a late row, the last state before it is restored, and the rows since then are filtered again. Afterwards, the
+results equal those of the stream in the order of time, bit for bit. Rows with equal times stay in the order of arrival.
 
-A packed window contains its version and, compressed, the first state (see `FilterStates.pack`) and the rows in JSON.
+A packed window contains its version, followed by the compressed first state (see `FilterStates.pack`) and rows (JSON).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from rfa.runtime.uncertainty.interface import Row, Stepped
 
 # Maximum number of rows that a late row may go back.
 MOST_BACK: Final = 512
-# Maximum number of stored rows: the rows above, and those since the state before them. A stream that continues with
-# more rows than `REPLAYED` filters them again to restore the states in between.
+# Maximum number of stored rows: those that a late row may go back, and those since the snapshot before them. If a
+# stream continues from more than `REPLAYED` rows, they are filtered again to restore the snapshots in between.
 MOST_KEPT: Final = 1_200
 REPLAYED: Final = 640
 MOST_SNAPSHOTS: Final = 10
@@ -39,7 +39,7 @@ _MAGIC: Final = b"RFAL\x01"
 _OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # fields of a stream, not of a row
 _ROW_FIELDS: Final = tuple(name for name in Row._fields if name not in _OWN_FIELDS)
 _NOWHERE: Final = PoolSlot(0, 0)
-# Memory of a stored row and of a number in it, and characters of a number in JSON.
+# Bytes of a stored row, bytes of a number in it, and characters of a number in JSON.
 _ROW_BYTES, _NUMBER_BYTES, _NUMBER_CHARACTERS = 700, 40, 26
 
 
@@ -48,6 +48,7 @@ class Snapshot(NamedTuple):
 
     Attributes:
         place: Number of rows of the window before the snapshot.
+        state: State of the filter.
         totals: Sums over the stream so far, such as its log-likelihood.
     """
 
@@ -58,16 +59,17 @@ class Snapshot(NamedTuple):
 
 class _KeptRow(NamedTuple):
     row: Row
-    is_counted: bool  # whether it counts in the totals
+    is_counted: bool  # whether the totals include it
 
 
 class LateWindow:
     """Rows of the last `length` units of time, and snapshots of the stream.
 
-    After `add`, filter `next_row` and `accept` its result while `is_behind`. Then `take_answer` returns the result.
+    After `add`, filter `next_row` and pass its result to `accept` as long as `is_behind` is true. Then `take_answer`
+    returns the result.
 
     Args:
-        length: Length of the window, in units of the times.
+        length: Length of the window, in the unit of the times.
         first: Snapshot before the first row.
     """
 
@@ -98,13 +100,13 @@ class LateWindow:
 
     @property
     def newest(self) -> float:
-        """Time of the last row, or minus infinity before the first row."""
+        """Time of the last row. It is minus infinity before the first row."""
         state = self._snapshots[0].state
         return self._times[-1] if self._times else state.time if state.count else -math.inf
 
     @property
     def next_row(self) -> Row:
-        """Row to filter next. The caller must set its pool slot, readout and seed."""
+        """The row to filter next. The caller must set its pool slot, readout and seed."""
         return self._rows[self._next].row
 
     @property
@@ -114,19 +116,19 @@ class LateWindow:
 
     @property
     def is_counted(self) -> bool:
-        """Whether `next_row` counts in the totals. Rows from before a restored state do not."""
+        """Whether the totals include `next_row`. They exclude rows from before a restored state."""
         return self._rows[self._next].is_counted
 
     def add(self, row: Row, *, param: str = "t", is_counted: bool = True) -> Snapshot | None:
-        """Insert a row at its place in the order of time.
+        """Insert a row in the order of time.
 
         Args:
             row: The row.
-            param: Field of its time, for messages.
-            is_counted: Whether the row counts in the totals.
+            param: Field that contains its time, for messages.
+            is_counted: Whether the totals include the row.
 
         Returns:
-            The snapshot to restore if the row is late, otherwise None.
+            The snapshot to restore if the row is late. Otherwise, None.
 
         Raises:
             InvalidInput: If the row is older than the window (code `too_late`) or equals an earlier row (code
@@ -152,11 +154,11 @@ class LateWindow:
         return self._snapshots[-1]
 
     def append(self, row: Row, snapshot: Callable[[int], Snapshot]) -> None:
-        """Append a row that the state and the totals already include. This is the fast path for rows in order.
+        """Append a row that the state and the totals already include. This is faster than `add` for rows in order.
 
         Args:
             row: The row.
-            snapshot: See `accept`.
+            snapshot: Function that creates a snapshot. See `accept`.
         """
         self._rows.append(_KeptRow(row, True))
         self._times.append(row.t)
@@ -180,9 +182,10 @@ class LateWindow:
         """Accept the result of `next_row`. A row with an error is removed from the window.
 
         Args:
-            stepped: Result of the row, or None.
-            error: Reason why the row is invalid, or None.
-            snapshot: Creates a snapshot of the stream after the row with this index.
+            stepped: Result of the row. None if it has an error.
+            error: Reason why the row is invalid. None if it is valid.
+            snapshot: Function that creates a snapshot of the stream. Its argument is the number of rows before the
+                snapshot.
         """
         is_new = self.is_next_new
         if is_new:
@@ -199,7 +202,7 @@ class LateWindow:
             self._forget()
 
     def take_answer(self) -> FilterStep | InvalidInput | None:
-        """Return the step of the added row, or its error, when all rows have been filtered. Return None if there is no
+        """Return the step of the added row, or its error, after all rows have been filtered. Return None if there is no
         result."""
         answer, self._answer = self._answer, None
         if self._recomputed and isinstance(answer, FilterStep):
@@ -207,8 +210,8 @@ class LateWindow:
         return answer
 
     def _thin_out(self) -> None:
-        """Remove one snapshot: the one whose removal adds the least work for late rows, relative to its distance from
-        the newest row."""
+        """Remove one snapshot if there are too many. It is the one whose removal adds the least work for late rows,
+        relative to its distance from the newest row."""
         if len(self._snapshots) <= MOST_SNAPSHOTS:
             return
         index = [snapshot.place for snapshot in self._snapshots]
@@ -220,7 +223,7 @@ class LateWindow:
         del self._snapshots[min(range(1, len(index) - 1), key=loss)]
 
     def _forget(self) -> None:
-        """Remove rows and snapshots that are older than any late row can be."""
+        """Remove rows and snapshots that no late row can need."""
         oldest = self._times[-1] - self.length if self._times else -math.inf
         keep = max(bisect_right(self._times, oldest), len(self._times) - MOST_BACK)
         dropped = 0
@@ -235,8 +238,7 @@ class LateWindow:
     # Conversion to bytes.
 
     def pack(self, states: FilterStates) -> bytes:
-        """Return the rows and the first snapshot as bytes. The other snapshots are created again when they are
-        needed."""
+        """Return the rows and the first snapshot as bytes. The other snapshots can be created again from them."""
         if not self.is_behind:
             self._forget()
         rows = [_inputs_of(kept.row) for kept in self._rows]
@@ -245,8 +247,14 @@ class LateWindow:
 
     @classmethod
     def unpack(cls, data: bytes, states: Any, length: float, totals: Any) -> LateWindow:
-        """Create a window from packed bytes. Its rows are not included in the totals. If it `is_behind`, continue from
+        """Create a window from packed bytes. The totals exclude its rows. If `is_behind` is true, continue from
         `first_state`.
+
+        Args:
+            data: Packed bytes.
+            states: States of the filter, a `FilterStates`.
+            length: Length of the window, in the unit of the times.
+            totals: Totals before the first row.
 
         Raises:
             InvalidInput: If the bytes are not a window of these states.
@@ -270,7 +278,8 @@ class LateWindow:
 
 
 def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
-    """Split a packed state into the state of the stream and the packed window, which is empty if there is none."""
+    """Split a packed state into the state of the stream and the packed window. The latter is empty if the state has no
+    window."""
     size = states.state_bytes
     return (payload[:size], payload[size:]) if payload[size:].startswith(_MAGIC) else (payload, b"")
 

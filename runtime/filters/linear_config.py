@@ -1,4 +1,5 @@
-"""Configuration of a linear filter: the matrices of its system. The equations are in `linear_filter.py`."""
+"""Configuration of a linear filter, which contains the matrices of its system. The equations are in
+`linear_filter.py`."""
 
 from __future__ import annotations
 
@@ -46,20 +47,20 @@ class LinearFilterConfig(StrictConfig):
     """Matrices of the system, in the units of the observations and of their times.
 
     Attributes:
-        drift: A `[n, n]`.
-        process_noise: Q `[n, n]`, per unit time.
-        measurement_noise: R `[P, P]`.
-        observation: C `[P, n]`. null stands for the identity.
-        offset: B `[P]`. null stands for zero.
+        drift: Drift matrix A, `[n, n]`.
+        process_noise: Process noise Q per unit time, `[n, n]`.
+        measurement_noise: Measurement noise R, `[P, P]`.
+        observation: Observation matrix C, `[P, n]`. null stands for the identity.
+        offset: Offset b of the observations, `[P]`. null stands for zero.
         nu: Degrees of freedom > 2. null stands for the Kalman filter.
         inner: Number of reweighting passes K.
-        initial_mean, initial_covariance: Prior of the first observation. null stands for zero and for the stationary
-            covariance.
+        initial_mean, initial_covariance: Prior of the state at the first observation. null stands for zero and for the
+            stationary covariance.
         contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
-        reacquire: Number of consecutive agreeing outliers, >= 2, that make a jump of the state. With null, the state
-            never jumps (`rfa.model.recurrence.dense`).
+        reacquire: Number of consecutive outliers >= 2 that agree with each other, after which the state jumps. With
+            null, the state never jumps (`rfa.model.recurrence.dense`).
         rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. The
-            second has a larger state and assumes that Q is correct. Attention mode always uses "capped".
+            latter has a larger state and assumes that Q is correct. Attention mode always uses "capped".
     """
 
     drift: Matrix
@@ -119,5 +120,5 @@ class LinearFilterConfig(StrictConfig):
 
 
 def stationary_covariance(config: LinearFilterConfig) -> np.ndarray:
-    """Return P with A P + P Aᵀ + Q = 0, `[n, n]`."""
+    """Return the covariance P `[n, n]` with A P + P Aᵀ + Q = 0."""
     return stationary(spectrum(np.asarray(config.drift)), np.asarray(config.process_noise))

@@ -1,4 +1,4 @@
-"""Scratch memory of one stream of a linear filter: its layout, and the solution of S = L D Lᵀ in it."""
+"""Layout of the scratch memory of one stream of a linear filter, and the solution of S = L D Lᵀ in it."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -15,8 +15,8 @@ from rfa.runtime.compiling import inline_jit
 class Rows(NamedTuple):
     """First index of each vector or matrix in `work`. Matrices are stored row by row.
 
-    The state of a stream comes first, up to `scale`. It is followed by the observation, up to `f`; F and Q of its lag,
-    up to `matrix`; the sensor (C, b, R), up to `prior_mean`; and scratch.
+    The state of a stream comes first, up to `scale`. It is followed by the observation, up to `f`; by F and Q of its
+    lag, up to `matrix`; by the sensor (C, b, R), up to `prior_mean`; and by scratch.
     """
 
     mean: int
@@ -62,7 +62,7 @@ class Rows(NamedTuple):
 
 @inline_jit
 def rows_of(sizes):
-    """Return the layout for (n, P, whether C is the first rows of the identity)."""
+    """Return the layout for sizes (n, P, whether C is the first rows of the identity)."""
     n, p, _ = sizes
     mean = 0
     covariance = mean + n
@@ -104,7 +104,7 @@ def rows_of(sizes):
 
 @inline_jit
 def u(index):
-    """Return an unsigned index. numba then does not check whether it counts from the end."""
+    """Return an unsigned index. For such an index, numba does not check whether it counts from the end."""
     return np.uint64(index)
 
 
@@ -112,7 +112,8 @@ def u(index):
 def add_dot(work, out, sign, a, a_step, b, b_step, count):
     """Compute work[out] += sign · Σ_k work[a + k a_step] · work[b + k b_step], one term after another.
 
-    A loop over several terms at a time would be vectorised, and its products would not be fused with the additions.
+    A loop that adds several terms at a time would be vectorised, and its products would not be fused with the
+    additions.
     """
     total = work[u(out)]
     for k in range(count):
@@ -160,7 +161,7 @@ def solve(work, sizes, factor, x):
 
 @inline_jit
 def distance(work, sizes, out, factor, x):
-    """Compute out = xᵀ(L D Lᵀ)⁻¹x. x becomes L⁻¹ x."""
+    """Compute out = xᵀ(L D Lᵀ)⁻¹x. Replace x by L⁻¹ x."""
     _, p, _ = sizes
     solve_lower(work, sizes, factor, x)
     work[u(out)] = 0.0

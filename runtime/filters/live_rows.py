@@ -1,4 +1,4 @@
-"""Processing of live observations: one from each of many streams, whose requested outputs may differ.
+"""Process live observations: one from each of many streams, whose requested outputs may differ.
 
 If processing fails, all streams are restored.
 """
@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 
 def advance(model: FilterRuntime, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-    """Process one observation per row. Return None for rows whose results are not finite; their streams are not
-    changed.
+    """Process one observation per row.
 
-    The rows must have been validated: shapes, finite values, non-decreasing times.
+    The rows must have been validated: their shapes, finite values and non-decreasing times.
+
+    Returns:
+        One result per row. None if the results of a row are not finite. Its stream is then unchanged.
     """
     slots = pool.rows([row.slot for row in rows])
     groups: dict[Readout, list[int]] = {}
@@ -44,7 +46,7 @@ def advance(model: FilterRuntime, pool: StatePool, rows: Sequence[Row]) -> list[
             np.array([row.noise for row in chosen], np.float64),
         )
         ready.append((readout, members, chosen, batch))
-    # A failure restores all streams, including the streams of earlier readouts.
+    # After a failure, all streams are restored, including those of earlier readouts.
     may_fail_late = len(ready) > 1 or any(readout.samples for readout in groups)
     before = {name: array[slots] for name, array in pool.arrays.items()} if may_fail_late else {}
     try:
@@ -61,7 +63,7 @@ def advance(model: FilterRuntime, pool: StatePool, rows: Sequence[Row]) -> list[
 def stepped(
     model: FilterRuntime, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]
 ) -> Iterator[Stepped | None]:
-    """Return the results of `advance` for the rows of a batch, which share a readout."""
+    """Yield the results of `advance` for the rows of a batch. All rows have the same readout."""
     inputs = None
     if any(row.input is not None for row in rows):
         covariates = model.covariates * (1 + len(readout.horizon))

@@ -1,8 +1,7 @@
-"""Merging of the posteriors of several streams of one system: they are predicted to a common time, and fused
-(`fusion.py`).
+"""Merge the posteriors of several streams of one system. They are predicted to a common time and fused (`fusion.py`).
 
-A posterior is predicted by its own filter, as for a missing observation. The rest of the merged state is taken from the
-first state (docs/STATE.md).
+Each posterior is predicted by its own filter, as for a missing observation. The rest of the merged state is taken from
+the first state (docs/STATE.md).
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ if TYPE_CHECKING:
     from rfa.runtime.filters.compiled_steps import CompiledSteps
     from rfa.runtime.filters.filter import FilterRuntime
 
-# Families whose state is a Gaussian in coordinates that all streams of the model share.
+# Families whose state is a Gaussian, in coordinates that are the same for all streams of the model.
 MERGEABLE: Final = frozenset({"linear"})
 # Reasons why the states of other families cannot be merged.
 REASONS: Final = {
     "deep": "the memory of its network is not Gaussian",
 }
-# Parts of a state relative to its mean. They test for a jump, and a merge clears them.
+# Parts of a state that are relative to its mean. They are used to detect jumps, and a merge clears them.
 JUMP_PARTS: Final = ("jump_offset", "jump_evidence")
 
 
@@ -70,6 +69,10 @@ def check_merges(name: str, family: str) -> None:
 def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
     """Merge the posteriors of several states.
 
+    Args:
+        runtime: Filter that computed the states.
+        options: States, method and requested outputs.
+
     Raises:
         InvalidInput: If the states cannot be merged. The message names the field.
     """
@@ -92,7 +95,8 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
 
 
 def _common_time(options: MergeOptions) -> float:
-    """Return the latest time of the states, or the requested time, which must not be earlier."""
+    """Return the requested time, which must not be before that of a state. By default, return the latest time of the
+    states."""
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
@@ -164,7 +168,7 @@ def _response(state: FilterState) -> np.ndarray | float:
 
 
 def _with_posterior(runtime: FilterRuntime, state: FilterState, posterior: Gaussian) -> dict[str, np.ndarray]:
-    """Return the filter's part of a state, with another mean and covariance.
+    """Return the filter's part of a state with its mean and covariance replaced.
 
     The response remains separate from the mean, because pending forecasts exclude it.
     """

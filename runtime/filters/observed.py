@@ -21,9 +21,10 @@ class Observed(NamedTuple):
 
     Attributes:
         mean, covariance: Estimate in units of the observation, `[P]` and `[P, P]`.
-        innovation, innovation_covariance: `[P]`, 0 where missing, and `[P, P]`.
-        transition, predicted_mean, predicted_covariance: For smoothing, in units of the state: `[n, n]`, `[n]` and
-            `[n, n]`.
+        innovation: Innovation, `[P]`. It is 0 for missing components.
+        innovation_covariance: Covariance of the innovation, `[P, P]`.
+        transition: Transition matrix from the previous state, for smoothing, `[n, n]`.
+        predicted_mean, predicted_covariance: Predicted state, for smoothing, `[n]` and `[n, n]`.
         scalars: Precision, weight, nis and log-likelihood, `[4]`.
     """
 
@@ -48,8 +49,13 @@ def observed(p: int, n: int) -> Observed:
 
 @inline_jit
 def predictive_log_density(nis, log_det, count, outliers):
-    """Return the log density of an observation, given nis and the log determinant of the covariance of its innovation.
-    The density includes the outliers of the measurement model. See `dense.py`.
+    """Return the log density of an observation. It includes the outliers of the measurement model. See `dense.py`.
+
+    Args:
+        nis: Normalised innovation squared.
+        log_det: Log determinant of the innovation covariance.
+        count: Number of observed components.
+        outliers: Share and scale of outliers.
     """
     share, scale = outliers
     base = -0.5 * (nis + log_det + count * _LOG_TAU)

@@ -1,4 +1,4 @@
-"""Presets of linear systems: matrices of one dimension, computed from a few parameters."""
+"""Presets of linear systems. The matrices of one dimension are computed from a few parameters."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Array = np.ndarray[Any, Any]
-# Variance of an unknown state relative to that of its measurement. A larger value would lose digits in the first
+# Ratio of the variances of an unknown state and of its measurement. A larger value would lose digits in the first
 # update.
 DIFFUSE: Final = 1e12
 
 
 class Preset(NamedTuple):
-    """Preset of a linear system: its required parameters, its other parameters with their defaults, and a description
-    of its states."""
+    """A preset of a linear system.
+
+    Attributes:
+        needed: Names of the required parameters.
+        others: Other parameters with their defaults.
+        states: Description of the states.
+    """
 
     needed: tuple[str, ...]
     others: Mapping[str, float | int]
@@ -45,8 +50,8 @@ POSITIVE: Final = frozenset({"measurement_noise", "period"})
 
 
 class Block(NamedTuple):
-    """Matrices of one dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0. The
-    last is None if there is a stationary covariance."""
+    """Matrices of one dimension of a preset: A, the diagonal of Q, the row of C, and the diagonal of a diffuse P0. P0
+    is None if there is a stationary covariance."""
 
     drift: Array
     noise: Array

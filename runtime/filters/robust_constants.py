@@ -1,9 +1,9 @@
-"""Constants of the robust update, which the torch implementation (`dense.py`, with the equations) and compiled code
-share."""
+"""Constants of the robust update. The torch implementation (`dense.py`, which contains the equations) and compiled code
+use them."""
 
 import math
 
-# A: maximum nats per observation, as many as equal outliers with a share of 5 % have.
+# Maximum evidence of one observation for a jump, in nats. Outliers with a share of 5 % have this much when they agree.
 AGREEMENT = math.log(20)
 # After a jump, the measurement noise is this share of the innovation variance.
 OPEN_NOISE = 0.01
@@ -11,9 +11,9 @@ OPEN_NOISE = 0.01
 LEAST_SHARE = 1e-6
 # Bound on quadratic forms, to avoid differences of infinities.
 LARGEST_NIS = 1e30
-# Learned noise: factors on R and their prior counts, which represent ten observations, eight with noise R and the
-# others with Student-t noise of 2.5 degrees of freedom. A part of KEPT_PRIOR is never forgotten, which costs 0.05 % of
-# the error under Student-t noise. MEMORY is the number of observations that the counts remember in addition.
+# Learned noise: factors by which R is multiplied, and their prior counts. The counts represent ten observations: eight
+# with noise R, and two with Student-t noise of 2.5 degrees of freedom. A share KEPT_PRIOR of them is never forgotten,
+# which increases the error under Student-t noise by 0.05 %. The counts remember MEMORY further observations.
 NOISE_FACTORS = (1 / 3, 1.0, 3.0, 10.0, 30.0, 100.0, 1000.0)
 PRIOR_COUNTS = (0.297, 8.915, 0.559, 0.166, 0.046, 0.016, 0.001)
 KEPT_PRIOR = 0.1

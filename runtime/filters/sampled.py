@@ -1,4 +1,4 @@
-"""Conversion of a sampled system, given by F and Q over a lag, to continuous time.
+"""Convert a sampled system, which is defined by F and Q over a lag, to continuous time.
 
     F = e^{A lag}        Q(lag) = integral of e^{A s} Q e^{Aᵀ s} over 0 <= s <= lag
 
@@ -8,8 +8,8 @@ Kenney and Laub, SIAM J. Matrix Anal. Appl. 22, 2001). Q is computed in the mode
 
     sum over a, b of I_{a+b}(z, lag) ∘ N^a Q̃ (N^b)ᴴ / (a! b!)
 
-With I_0 only, this is inverted by a division. The powers of N add terms further up in each chain, so as many iterations
-as the longest chain has steps give Q̃ exactly.
+If the sum contains only I_0, it is inverted by a division. The powers of N add terms further up in each chain, so as
+many iterations as the longest chain has steps give Q̃ exactly.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TOLERANCE = 1e-9
 
 
 def drift_of(transition: Array, lag: float) -> Array:
-    """Return A `[n, n]` for a transition F `[n, n]` over a lag > 0.
+    """Return the drift A `[n, n]` of a transition F `[n, n]` over a lag > 0.
 
     Raises:
         ValueError: If there is no real A, or none that reproduces F. The message is the reason, without the name of a
@@ -58,8 +58,8 @@ def drift_of(transition: Array, lag: float) -> Array:
 
 
 def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
-    """Return Q `[n, n]` per unit time, symmetric, whose noise over the lag is `noise`. It may have negative
-    eigenvalues.
+    """Return the noise Q per unit time `[n, n]` that results in `noise` over the lag. Q is symmetric, but may have
+    negative eigenvalues.
 
     Raises:
         ValueError: If the result does not reproduce the noise over the lag.
@@ -86,7 +86,7 @@ def moved(found: Spectrum, lag: float) -> Array:
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Return Q over a lag, `[n, n]`, given the noise per unit time."""
+    """Return the noise over a lag, `[n, n]`, for the noise `rate` per unit time."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 

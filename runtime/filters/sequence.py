@@ -39,11 +39,14 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class FilterResult:
-    """Results of a sequence, without its steps.
+    """Results of a sequence without its steps.
 
     Attributes:
+        log_likelihood: Log-likelihood of the processed observations.
         state: State from which filtering can continue.
+        smoothed: Smoothed estimates. None if smoothing was not requested or the deadline passed.
         tally: Sum of the tallies of the steps.
+        incidents: Incidents of the sequence.
         is_cut: Whether the deadline passed before all observations were processed.
     """
 
@@ -57,7 +60,7 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class FilteredSequence(FilterResult):
-    """Results of a sequence, including its steps in parts."""
+    """Results of a sequence with its steps."""
 
     pieces: list[Steps]
 
@@ -65,7 +68,12 @@ class FilteredSequence(FilterResult):
     def collect(
         cls, work: Generator[Steps | None, None, FilterResult], tick: Callable[[int], object] = lambda _: None
     ) -> FilteredSequence:
-        """Complete the work of `run_sequence`. `tick` is called after each part with its number of observations."""
+        """Run the generator of `run_sequence` to its end, and return all results.
+
+        Args:
+            work: Generator that `run_sequence` returned.
+            tick: Function that is called after each part with the number of its observations.
+        """
         pieces: list[Steps] = []
         while True:
             try:
@@ -82,7 +90,7 @@ class FilteredSequence(FilterResult):
         return [step for piece in self.pieces for step in piece.replies()]
 
     def columns(self, names: Sequence[str], horizon: Sequence[float] = ()) -> dict[str, Array]:
-        """Return outputs by the names of `Columns`, with one value per observation."""
+        """Return outputs with one value per observation, by the names that `Columns` defines."""
         found = Columns(names, None, horizon)
         for piece in self.pieces:
             found.add(piece)
@@ -94,11 +102,13 @@ class FilteredSequence(FilterResult):
 def run_sequence(
     runtime: FilterRuntime, options: FilterOptions, deadline: float = math.inf
 ) -> Generator[Steps | None, None, FilterResult]:
-    """Filter a sequence in small parts. There is a pause after each part, so that others can use the thread.
+    """Filter a sequence in small parts. The generator pauses after each part, so that other work can use the thread.
 
-    Yields the steps in order as soon as they are final, and None while they are not.
+    It yields the steps in order as soon as they are final, and None in pauses without final steps.
 
     Args:
+        runtime: Filter to run.
+        options: Observations and requested outputs.
         deadline: Monotonic time after which no further observation is filtered, and smoothing is skipped.
 
     Raises:
@@ -156,7 +166,7 @@ def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
-    """Return the result of `work`, or None if the deadline passes first."""
+    """Return the result of `work`. Return None if the deadline passes first."""
     while time.monotonic() <= deadline:
         try:
             next(work)
@@ -213,7 +223,7 @@ def _draw_trajectories(
 
 
 class Memory:
-    """Cache of the attention mode, with one row for each earlier observation. It grows in blocks."""
+    """Cache of the attention mode, which has one row per earlier observation. It grows in blocks."""
 
     def __init__(self, shapes: Mapping[str, tuple[int, ...]], times: Array) -> None:
         self._times = times
@@ -235,7 +245,7 @@ class Memory:
         return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
 
     def add(self, outputs: dict[str, Array]) -> None:
-        """Add an observation with these outputs to the cache."""
+        """Add an observation to the cache. `outputs` are those of the graph."""
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1

@@ -1,4 +1,4 @@
-"""Spectrum of a drift matrix A: its eigenpairs, or clusters of eigenvalues if it has no eigenbasis.
+"""Spectrum of a drift matrix A. It consists of eigenpairs, or of clusters of eigenvalues if A has no eigenbasis.
 
 `modes.py` and `transition_numba.py` compute F and Q of a lag from it. The equations and limits are in `modes.py`.
 """
@@ -15,7 +15,7 @@ Array = np.ndarray[Any, Any]
 
 # Maximum condition number of a basis, at which float32 retains two digits.
 MAX_CONDITION = 1e4
-# Real parts of eigenvalues up to this are treated as zero.
+# Real parts of eigenvalues up to this value are treated as zero.
 STABILITY_TOLERANCE = 1e-9
 # N^K is treated as zero up to this share of |A| |N^(K-1)|, the rounding of A and of its triangular form.
 ROUNDING = 1e-13
@@ -32,9 +32,11 @@ class Spectrum(NamedTuple):
     """Decomposition A = V (diag(rates) + nilpotent) V⁻¹ in complex numbers.
 
     Attributes:
-        rates: `[n]`, equal within a cluster.
-        member: `[n, c]`, 1 if a coordinate is in a cluster and 0 otherwise.
-        nilpotent: `[n, n]`, with `terms` nonzero powers, including the zeroth.
+        rates: Eigenvalues, `[n]`. They are equal within a cluster.
+        member: 1 if a coordinate is in a cluster and 0 otherwise, `[n, c]`.
+        basis, dual: V and its inverse, `[n, n]`.
+        nilpotent: Nilpotent part N, `[n, n]`. It has `terms` nonzero powers, including the zeroth.
+        terms: Number of nonzero powers of N.
     """
 
     rates: Array
@@ -45,7 +47,7 @@ class Spectrum(NamedTuple):
     terms: int
 
     def powers(self) -> Array:
-        """Return N^k / k!, `[K, n, n]`."""
+        """Return N^k / k! for all k < K, `[K, n, n]`."""
         found = [np.eye(len(self.rates), dtype=complex)]
         for k in range(1, self.terms):
             found.append(found[-1] @ self.nilpotent / k)
@@ -65,7 +67,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(drift: Array) -> Spectrum:
-    """Block-diagonalise a drift matrix `[n, n]`.
+    """Compute the spectrum of a drift matrix `[n, n]`.
 
     Raises:
         ValueError: If the drift is unstable, or neither diagonalisable nor defective within the tolerances.
@@ -94,7 +96,8 @@ def _nearest(rates: Array) -> complex:
 
 
 def _clustered(drift: Array, values: Array) -> Spectrum:
-    """Return the finest clusters (by single linkage) whose invariant subspaces form a well-conditioned basis."""
+    """Return the finest clusters (by single linkage) for which the invariant subspaces form a well-conditioned
+    basis."""
     n, scale = len(drift), float(np.linalg.norm(drift, 2))
     distance = np.abs(values[:, None] - values)
     floor = ROUNDING * scale
@@ -135,10 +138,10 @@ def _clustered(drift: Array, values: Array) -> Spectrum:
 
 def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array] | None:
     """Return an orthonormal basis `[n, k]` of the invariant subspace of a cluster, and the upper triangular form of A
-    in it.
+    in this basis. Return None if rounding errors prevent this.
 
-    Eigenvectors are separated one by one with a unitary change of the rest, so each step has the rounding error of A,
-    however ill-conditioned its eigenvalues are.
+    Eigenvectors are separated one by one with a unitary change of the rest. Each step therefore has the rounding error
+    of A, however ill-conditioned its eigenvalues are.
     """
     own, other = values[inside], values[~inside]
     unitary = np.eye(len(drift), dtype=complex)
@@ -159,7 +162,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
 
 
 def _terms(block: Array, decay: float, scale: float) -> int:
-    """Return the smallest K for which N^K is treated as zero, or MAX_TERMS + 1 if there is none."""
+    """Return the smallest K for which N^K is treated as zero. Return MAX_TERMS + 1 if there is none."""
     power, before = np.eye(len(block)), 1.0
     for k in range(1, MAX_TERMS + 1):
         power = power @ block
@@ -171,7 +174,7 @@ def _terms(block: Array, decay: float, scale: float) -> int:
 
 
 def stationary(found: Spectrum, process_noise: Array) -> Array:
-    """Return the covariance P with A P + P Aᵀ + Q = 0, `[n, n]`, for a damped drift."""
+    """Return the covariance P `[n, n]` with A P + P Aᵀ + Q = 0. The drift must be damped."""
     noises = found.noises(process_noise) if found.terms > 1 else [found.dual @ process_noise @ found.dual.conj().T]
     minus_z = -(found.rates[:, None] + found.rates.conj()[None, :])
     power = minus_z
@@ -183,7 +186,7 @@ def stationary(found: Spectrum, process_noise: Array) -> Array:
 
 
 def mode_arrays(found: Spectrum, process_noise: Array) -> dict[str, Array]:
-    """Return the fields of `Eigenpairs`, or of `Chains` if the drift has no eigenbasis."""
+    """Return the fields of `Eigenpairs`. If the drift has no eigenbasis, return those of `Chains`."""
     parts: dict[str, Array] = {"rate": found.rates, "basis": found.basis, "dual": found.dual}
     if found.terms == 1:
         parts["noise"] = found.dual @ process_noise @ found.dual.conj().T

@@ -1,4 +1,4 @@
-"""States of the streams of a filter: initial, in a pool, and as bytes."""
+"""States of the streams of a filter: initial states, states in a pool, and states as bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class FilterState:
         tensors: State of the filter itself, without batch dimension.
         time: Time of the last observation. It has no meaning if `count` is 0.
         count: Number of observations.
-        surprise: Running novelty, for the confidence.
+        surprise: Running novelty, from which the confidence is computed.
         adaptive: State of the conformal intervals and the anomaly score, by field.
         seed: Seed of the samples.
         step: Typical time step. It is 0 before the second observation.
@@ -46,7 +46,7 @@ class FilterStates:
     """Creates, stores and packs the states of a filter.
 
     Args:
-        magic: First bytes of a packed state: the runtime and the version of the format.
+        magic: First bytes of a packed state, which identify the runtime and the version of the format.
         initial: State of the filter itself before the first observation, without batch dimension, in the order of
             packing.
         fields: Fields of the state of the filter itself.
@@ -100,8 +100,8 @@ class FilterStates:
     def pack(self, state: FilterState) -> bytes:
         """Return a state as `state_bytes` little-endian bytes.
 
-        They are magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the adaptive
-        fields, each with its own type.
+        They contain magic, seed, count, time, surprise, step, the tensors in the order of the manifest, and the
+        adaptive fields, each with its own type.
         """
         fields = {**state.tensors, **state.adaptive}
         body = b"".join(
@@ -112,10 +112,10 @@ class FilterStates:
         return _HEADER.pack(*header) + body
 
     def unpack(self, data: bytes) -> FilterState:
-        """Return the state in packed bytes.
+        """Return the state that packed bytes contain.
 
         Raises:
-            InvalidInput: If the bytes are not the state of this filter.
+            InvalidInput: If the bytes are not a state of this filter.
         """
         if data.startswith(STATE_FAMILY) and not data.startswith(self._magic):
             raise _invalid_state(
@@ -123,7 +123,7 @@ class FilterStates:
                 "start a new stream without it"
             )
         if len(data) != self.state_bytes or not data.startswith(self._magic):
-            raise _invalid_state("is not the state of this filter")
+            raise _invalid_state("belongs to another model or is truncated; pass a state that this model returned")
         _, seed, count, time, surprise, step = _HEADER.unpack_from(data)
         fields, position = {}, _HEADER.size
         for name, field in self._packed.items():

@@ -1,4 +1,4 @@
-"""Steps of many streams at once: the interface of every filter implementation."""
+"""Interface of every filter implementation, which processes observations of many streams at once."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -25,7 +25,7 @@ from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
 
-# Shorter lags count as 0, because bundles that measure time in typical lags divide by the lag.
+# Shorter lags are treated as 0, because bundles that measure time in typical lags divide by the lag.
 SHORTEST_LAG = 1e-20
 CLOCK = {
     "clock.time": StateField((), np.float64),
@@ -36,9 +36,13 @@ CLOCK = {
 
 
 class Batch(NamedTuple):
-    """Observations of some streams, adjacent and in order within each stream.
+    """Observations of some streams. Those of a stream are adjacent and in order.
 
-    Slots in the pool, times and noise are `[R]`. Values are `[R, P]`, NaN where missing.
+    Attributes:
+        slots: Pool slot of each observation, `[R]`.
+        times: Times, `[R]`.
+        values: Values, `[R, P]`. Missing values are NaN.
+        noise: Factors on the standard deviation of the measurement noise, `[R]`.
     """
 
     slots: Array
@@ -56,14 +60,16 @@ class Batch(NamedTuple):
 class Traced(NamedTuple):
     """Intermediate results for sampling, smoothing and golden outputs.
 
-    The arrays have one row per observation, or none if no trace was requested.
+    The arrays have one row per observation, or no rows if no trace was requested.
 
     Attributes:
         scalars: Precision, weight, nis and log-likelihood, `[R, 4]`, also for missing observations.
-        covariance, innovation_covariance: `[R, P, P]`, in units of the observation.
-        transition, predicted_mean, predicted_covariance, mean, state_covariance: In units of the state.
-        state: The stored state.
-        forecast_mean, forecast_covariance: `[R, H, P]` and `[R, H, P, P]`.
+        covariance, innovation_covariance: Covariances in units of the observation, `[R, P, P]`.
+        transition: Transition matrix from the previous state, `[R, n, n]`.
+        predicted_mean, predicted_covariance: Predicted state, `[R, n]` and `[R, n, n]`.
+        mean, state_covariance: State after the observation, `[R, n]` and `[R, n, n]`.
+        state: Stored state of the filter itself, `[R, S]`.
+        forecast_mean, forecast_covariance: Forecasts, `[R, H, P]` and `[R, H, P, P]`.
     """
 
     scalars: Array
@@ -80,9 +86,10 @@ class Traced(NamedTuple):
 
 
 def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOutput:
-    """Return the posterior in the buffers of `out`, with buffers for its forecasts.
+    """Return a posterior that uses the buffers of `out`, and buffers for its forecasts.
 
     Args:
+        out: Buffers for the outputs of a filter.
         horizon: Number of forecasts.
         sides: Number of columns of `FilterOutput.half_widths`.
     """
@@ -96,7 +103,7 @@ def allocate_posterior(out: Observed, horizon: int, sides: int = 0) -> FilterOut
 
 @inline_jit
 def store_trace(out, posterior, trace, row):
-    """Store an observation in a trace, without the state after it, whose form depends on the filter."""
+    """Store an observation in a trace, without the state after it, whose layout depends on the filter."""
     copy1(out.scalars, trace.scalars[row])
     copy2(out.covariance, trace.covariance[row])
     copy2(out.innovation_covariance, trace.innovation_covariance[row])
@@ -127,7 +134,7 @@ def _allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int)
 
 
 class FilterSteps(Protocol):
-    """The steps of a filter.
+    """Processes observations with a filter.
 
     Attributes:
         runtime: Name of the implementation.
@@ -150,9 +157,7 @@ class FilterSteps(Protocol):
         ...
 
     def disable_compilation(self) -> None:
-        """Disable compilation. From now on, a call that would compile raises an error, so everything must have run
-        before.
-        """
+        """Disable compilation. Later calls that would compile raise an error, so every kernel must have run before."""
         ...
 
 

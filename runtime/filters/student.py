@@ -5,8 +5,8 @@ According to Wallace (1959),
 
     z = c √(ν log(1 + t² / ν))                  c = (8ν + 1) / (8ν + 3)
 
-is close to standard normal. From ν = 2 on, it is within 2 % of the quantiles up to 90 %; it is wider beyond them and
-for ν = 1. `inverse_dof` is 1/ν, and 0 if the scale is known. From a thousand values on, the scale counts as known,
+is close to standard normal. For ν >= 2, it is within 2 % of the quantiles up to 90 %. It is wider beyond them and for ν
+= 1. `inverse_dof` is 1/ν, and 0 if the scale is known. With at least a thousand values, the scale is treated as known,
 because t is then 0.2 % wider at 99 %.
 """
 
@@ -19,24 +19,24 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 
-# Below this 1/ν, the scale counts as known.
+# The scale is treated as known if 1/ν is below this value.
 LEAST = 1e-3
 
 
 @inline_jit
 def stretched(square, inverse_dof):
-    """Return the quantile of t divided by the normal quantile, relative to the ratio at one deviation.
+    """Return the ratio of the quantiles of t and the normal distribution, relative to this ratio at one deviation.
 
     Args:
         square: Square of the normal quantile.
-        inverse_dof: 1/ν.
+        inverse_dof: Inverse degrees of freedom 1/ν.
     """
     return widening(square, inverse_dof) / widening(1.0, inverse_dof) if inverse_dof > LEAST else 1.0
 
 
 @inline_jit
 def widening(square, inverse_dof):
-    """Return t / z at equal probability. `square` is z²."""
+    """Return the ratio t / z at equal probability. `square` is z²."""
     if inverse_dof <= LEAST or square <= 0:
         return 1.0
     root = (8 + 3 * inverse_dof) / (8 + inverse_dof)
@@ -45,7 +45,7 @@ def widening(square, inverse_dof):
 
 @inline_jit
 def normal_square(square, inverse_dof):
-    """Return z² for t²."""
+    """Return z² for a squared error t²."""
     if inverse_dof <= LEAST:
         return square
     root = (8 + inverse_dof) / (8 + 3 * inverse_dof)
@@ -54,11 +54,11 @@ def normal_square(square, inverse_dof):
 
 @inline_jit
 def stretching(square, inverse_dof):
-    """Return (dt/dz)², the squared ratio of the density of z to that of t.
+    """Return (dt/dz)², the squared ratio of the densities of z and t.
 
     Args:
-        square: t².
-        inverse_dof: 1/ν.
+        square: Squared error t².
+        inverse_dof: Inverse degrees of freedom 1/ν.
     """
     if inverse_dof <= LEAST:
         return 1.0

@@ -1,4 +1,4 @@
-"""A linear system as a document of fields: matrices with their usual names, or a preset.
+"""A linear system as a document, which contains matrices with their usual names, or a preset.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + offset + e,  E[e eᵀ] = R
 
@@ -8,7 +8,7 @@ A document contains plain numbers, lists and strings. It can be part of a reques
     {"F": [[1, 0.5], [0, 1]], "dt": 0.5, "Q": …, "H": [[1, 0]], "R": 0.25, "P0": 1e6}
     {"preset": "constant_velocity", "dimensions": 2, "process_noise": 0.1, "measurement_noise": 0.25}
 
-With `calendar`, the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
+With the field `calendar`, the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
 
 The fields are listed in `SHARED`, `MATRICES` and `PRESETS`, and explained in `LinearFilterConfig`. With A, Q is the
 noise per unit time. With F, Q is the noise of one step of `dt`. If Q, R or P0 is a number, it is multiplied by the
@@ -37,7 +37,7 @@ MOST_STATES: Final = 64
 MOST_COMPONENTS: Final = 64
 MOST_PASSES: Final = 64
 LARGEST: Final = 1e30
-# Eigenvalues of a covariance above minus this number are treated as rounding errors.
+# Negative eigenvalues of a covariance are treated as rounding errors if their magnitude is below this value.
 ROUNDING: Final = 1e-9
 
 # Fields of every document, and of documents with matrices, with their names in `LinearFilterConfig`.
@@ -46,7 +46,7 @@ SHARED: Final = {
     "contamination": "contamination", "outlier_scale": "outlier_scale", "reacquire": "reacquire",
 }  # fmt: skip
 MATRICES: Final = {"A": "drift", "Q": "process_noise", "C": "observation", "R": "measurement_noise"}
-# Alternative names of the same fields, and the fields that replace A.
+# Alternative names of fields, and the fields that replace A.
 ALSO: Final = {"H": "C", "bias": "offset"}
 PER_STEP: Final = ("F", "dt")
 CALENDAR: Final = "calendar"
@@ -72,8 +72,8 @@ class System:
 
     Attributes:
         config: Configuration of the linear filter.
-        document: The given document with one name for each field, and with the defaults.
-        calendar: Weekly pattern in every measurement, or None.
+        document: The validated document, with one name for each field and with the defaults.
+        calendar: Weekly pattern in every measurement. None if there is none.
     """
 
     config: LinearFilterConfig
@@ -111,7 +111,7 @@ class System:
 
     @functools.cached_property
     def digest(self) -> str:
-        """SHA-256 of the document in hexadecimal. It is the same for all ways to write the document."""
+        """SHA-256 of the document in hexadecimal. Equivalent documents have the same digest."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -122,7 +122,7 @@ class System:
 
 
 def _renamed(document: object) -> dict[str, Any]:
-    """Return the document in which each field has only one possible name."""
+    """Return a document with alternative field names replaced, so that each field has only one possible name."""
     if not isinstance(document, Mapping) or not all(isinstance(name, str) for name in document):
         raise InvalidSystem("", "must be an object with the fields of a system, such as A, Q, C and R, or preset")
     given = dict(document)
@@ -203,7 +203,7 @@ def _matrix(given: Mapping[str, Any], name: str, rows: int | None, columns: int 
 
 
 def _square(given: Mapping[str, Any], name: str, size: int) -> list[list[float]]:
-    """Return a matrix. A number is multiplied by the identity."""
+    """Return the matrix in a field. A number is multiplied by the identity."""
     if _is_list(given[name]):
         return _matrix(given, name, size, size)
     value = _number(given, name)
@@ -218,7 +218,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete a document that contains matrices."""
+    """Return a complete document for a document that contains matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
         raise InvalidSystem("A", "is required, or F with dt; set only one of them")
@@ -244,7 +244,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
-    """Complete the fields that all documents may contain."""
+    """Return the fields that all documents may contain, with their defaults."""
     whole: dict[str, Any] = {}
     for name, size in (("x0", n), ("offset", p)):
         if name in given:
@@ -261,7 +261,7 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Complete a document that contains a preset."""
+    """Return a complete document for a document that contains a preset."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -331,7 +331,7 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     except ValueError as error:
         raise InvalidSystem("Q", str(error)) from None
     values, vectors = np.linalg.eigh(rate)
-    # Where the rate is zero in some direction, F and Q have rounding errors.
+    # In directions in which the rate is zero, it has rounding errors of F and Q.
     if values.min() < -1e3 * ROUNDING * max(values.max(), 0.0):
         raise InvalidSystem(
             "Q",
@@ -344,7 +344,7 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _refusal(reason: str, *, is_step: bool, name: str = "") -> InvalidSystem:
-    """Convert an error of a configuration, so that it contains the field names of the document."""
+    """Convert an error of a configuration to one that contains the field names of the document."""
     names = {long: short for short, long in {**MATRICES, **SHARED}.items()}
     names["drift"] = "F" if is_step else "A"
     message = re.sub(r"\b[a-z_]+\b", lambda word: names.get(word[0], word[0]), reason)

@@ -1,4 +1,4 @@
-"""Compiled F and Q of a lag, from the modes of the drift (`spectrum.py`).
+"""Compiled computation of F and Q over a lag, from the modes of the drift (`spectrum.py`).
 
 The equations are in `rfa.model.recurrence.modes`, computed here in float64.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-# Terms of the series of I_m below this are negligible, because the sum is at least 1e-7 (x >= -MAX_TERMS * 2).
+# Terms of the series of I_m below this value are negligible, because the sum is at least 1e-7 (x >= -MAX_TERMS * 2).
 SMALLEST_TERM = 1e-19
 # These functions allocate arrays, so `_nrt` must be set, because numba compiles a callee with the options of its first
 # caller.
@@ -29,7 +29,7 @@ _compiled = numba.njit(**COMPILER_OPTIONS)
 
 @_compiled
 def _decayed_power(rate, t, k):
-    """Return t^k e^{rate t} as a product that does not overflow before it decays."""
+    """Return t^k e^{rate t}. It is computed as a product that does not overflow before it decays."""
     if k == 0:
         return np.exp(rate * t)
     root = t * np.exp(rate * t / k)
@@ -59,10 +59,12 @@ def _integrals(z, t, found):
 
 @_compiled
 def transition(lag, modes, f, q):
-    """Compute F and Q `[n, n]` of a lag in `f` and `q`.
+    """Compute F and Q `[n, n]` over a lag.
 
     Args:
+        lag: Lag in the unit of the times.
         modes: Rates, basis, dual, powers and noises of the `Spectrum`.
+        f, q: Output arrays.
     """
     rates, basis, dual, powers, noises = modes
     n = len(rates)
@@ -110,7 +112,7 @@ def transition(lag, modes, f, q):
 
 @_compiled
 def transitions(lags, modes):
-    """Return F and Q of every lag, `[U, 2, n, n]`."""
+    """Return F and Q over every lag, `[U, 2, n, n]`."""
     n = len(modes[0])
     moves = np.empty((len(lags), 2, n, n))
     for i in range(len(lags)):

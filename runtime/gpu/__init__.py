@@ -1,1 +1,1 @@
-"""Runtime on a GPU. Only these files of the runtime import torch and the model, and only if a GPU is requested."""
+"""Runtime on a GPU. Only the files in this directory import torch and the model, and only if a GPU is requested."""

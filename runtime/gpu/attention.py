@@ -1,6 +1,6 @@
-"""Decoding step of attention streams for one batch size, with static buffers and, on a GPU, one CUDA graph.
+"""Decoding step of attention streams for one batch size, with static buffers and, on a GPU, CUDA graphs.
 
-It supports texts of any length: page tables have the width of the longest text, and kernels read each stream's number
+It supports texts of any length. Page tables have the width of the longest text, and kernels read each stream's number
 of keys from a tensor. Padding rows have one key, in a page that no stream uses. The caller must hold a lock during a
 step.
 """
@@ -31,11 +31,12 @@ COLUMN_BYTES, DISTANCE_BYTES = 16, 32
 
 
 class PagedStepRunner:
-    """Runner of steps for `size` attention streams, some of which may be padding.
+    """Runs decoding steps for a batch of `size` attention streams. Unused rows are padding.
 
     Args:
         ragged: The model. If the kernels do not support it, streams are processed one by one and without a graph.
         pool: Pool of the pages.
+        size: Number of rows.
         longest: Maximum number of pages per stream.
         vocabulary: Number of tokens in the vocabulary.
         memory: Memory of CUDA graphs. If None, no graph is captured.
@@ -70,8 +71,12 @@ class PagedStepRunner:
 
     @staticmethod
     def bytes_needed(shape: tuple[int, int, int], size: int, longest: int) -> int:
-        """Return the device memory in bytes of graphs for up to `size` rows of `longest` tokens. shape is (L, H,
-        2D).
+        """Return the device memory in bytes that graphs need.
+
+        Args:
+            shape: Layers, heads, and real dimensions per head, (L, H, 2D).
+            size: Number of rows.
+            longest: Maximum number of tokens of a row.
         """
         layers, heads, _ = shape
         distances = max(LEAST_DISTANCES, 1 << (longest - 1).bit_length())
@@ -80,7 +85,13 @@ class PagedStepRunner:
     def draw(
         self, streams: Sequence[PagedContext], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Process one token of each of n <= size streams, for which pages must be reserved, and sample the next tokens.
+        """Process one token of each stream, and sample the next tokens.
+
+        Args:
+            streams: At most `size` streams, for which pages must be reserved.
+            tokens: Token of each stream.
+            noise: Noise for the latent samples, `[n, H, 2D]`.
+            draws: Options of the sampling.
 
         Returns:
             The sampled tokens, and whether the new keys and values of each row are finite.
@@ -107,7 +118,7 @@ class PagedStepRunner:
         return self._inputs.tensors["noise"]
 
     def _set_inputs(self, ragged: Ragged, pages: Sequence[NDArray[np.int32]], noise: Array, draws: Draws) -> None:
-        """Copy the inputs of n <= size rows to the device, and padding for the other rows."""
+        """Copy the inputs of n <= size rows to the device, and fill the other rows with padding."""
         arrays, count = self._inputs.arrays, len(pages)
         pack_for_pages(ragged, pages, self._pool.scratch_page, arrays)
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0

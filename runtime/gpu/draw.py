@@ -1,4 +1,4 @@
-"""Sampling of the next tokens of a batch on its device (`rfa.model.draw`), with one copy of the inputs and one of the
+"""Sample the next tokens of a batch on its device (`rfa.model.draw`). All inputs are copied at once, as are all
 outputs."""
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ DrawFunction = Callable[..., tuple[list[DrawnToken], Sequence[Advance]]]
 # Memory of a step per logit in bytes: the logit, its weight, and the sorted values.
 BYTES_PER_LOGIT = 64
 SMALLEST_TEMPERATURE = float(np.finfo(np.float32).tiny)
-# Inputs of a row that takes the most probable token.
+# Inputs of a row for which the most probable token is chosen.
 GREEDY = {"top_p": math.inf, "uniform": 0.0, "last_place": 0, "temperature": 1.0}
 
 
 class TokenDraw:
-    """Sampling of a batch's next tokens, with static input and output buffers.
+    """Samples the next tokens of a batch, with static input and output buffers.
 
     Args:
         size: Number of rows, some of which may be padding.
         vocabulary: Number of tokens in the vocabulary.
-        inputs: Contains the fields of `input_fields`, among others. The caller sends them.
+        inputs: Buffers that contain the fields of `input_fields` and may contain others. The caller sends them to the
+            device.
         device: Device of the logits.
     """
 
@@ -58,7 +59,7 @@ class TokenDraw:
         }
 
     def set_inputs(self, draws: Draws) -> None:
-        """Set the inputs in the buffers on the host."""
+        """Write the options of the sampling to the buffers on the host."""
         arrays = self._inputs.arrays
         arrays["calibration"][:] = draws.calibration
         for name, number in GREEDY.items():
@@ -76,11 +77,11 @@ class TokenDraw:
         arrays["temperature"][rows] = np.maximum(temperatures, SMALLEST_TEMPERATURE)
 
     def compute(self, output: StepOutput, is_finite: Tensor, *, is_filtered: bool) -> None:
-        """Sample on the device.
+        """Sample the tokens on the device.
 
         Args:
             output: Output of the step.
-            is_finite: `[B]` float32, 1 if the new state of a row is finite and 0 otherwise.
+            is_finite: 1 if the new state of a row is finite and 0 otherwise, `[B]` float32.
             is_filtered: Whether any row has a filter (`Draws.are_filtered`).
         """
         tensors = self._inputs.tensors
@@ -88,12 +89,14 @@ class TokenDraw:
         draw(output, is_finite, inputs, Drawn(**self._outputs.tensors), is_filtered=is_filtered)
 
     def read(self, draws: Draws, output: StepOutput) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Wait for the device. Return the tokens of the rows that are not padding, and whether the state of each row is
-        finite.
+        """Wait for the device, and return the results of the rows that are not padding.
 
         Args:
-            draws: Choices for the rows.
+            draws: Options of the sampling for each row.
             output: Output of the step, as in `compute`.
+
+        Returns:
+            The sampled tokens, and whether the state of each row is finite.
         """
         # This is outside the graph, because few requests need it, and it would double the number of graphs.
         order = ranked(output.logits) if draws.are_ranked else None
@@ -122,8 +125,8 @@ def draw_by_options(
     noise: NDArray[np.float32],
     draws: Draws,
 ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-    """Sample tokens in two steps, on the device and on the host, so that the result of a row does not depend on the
-    options of other rows."""
+    """Sample tokens on the device for some rows and on the host for the others. The options of a row determine which,
+    so its result does not depend on the options of other rows."""
     needs_host = np.array([choice.needs_host for choice in draws.choices])
     found: dict[int, tuple[DrawnToken, Advance]] = {}
     # The device runs first, because a step on the host may return views of buffers that the next step overwrites.

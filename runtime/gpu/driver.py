@@ -27,7 +27,7 @@ class CudaError(RuntimeError):
 
 
 class _Thread(threading.local):
-    """Devices whose context was set on the current thread."""
+    """Devices whose context has been set on the current thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()
@@ -37,7 +37,7 @@ class CudaDriver:
     """Loads and launches kernels on the GPUs of this process, from any thread.
 
     Args:
-        library: Libcuda, or a replacement for tests.
+        library: The CUDA driver library (libcuda), or a replacement for tests.
         current_device: Function that returns the current device of torch on the calling thread.
     """
 
@@ -71,6 +71,7 @@ class CudaDriver:
         """Load a kernel on a GPU, and return its function, which is valid until the process exits.
 
         Args:
+            kernel: Kernel to load.
             device: Device index of torch.
 
         Raises:
@@ -90,15 +91,15 @@ class CudaDriver:
         self, function: ctypes.c_void_p, kernel: StoredKernel, device: int, grid: tuple[int, int, int], stream: int,
         arguments: Any,
     ) -> None:  # fmt: skip
-        """Launch a kernel. The driver copies `arguments`, which are created by `StoredKernel.arguments`.
+        """Launch a kernel. The driver copies `arguments`.
 
         Args:
             function: Function that `load` returned.
-            kernel: The kernel.
+            kernel: The loaded kernel.
             device: Device of the function and of the stream.
             grid: Number of blocks per dimension.
             stream: Handle of the stream.
-            arguments: C arguments.
+            arguments: C arguments, created by `StoredKernel.arguments`.
 
         Raises:
             CudaError: If a driver call fails.
@@ -112,7 +113,7 @@ class CudaDriver:
     def _on(self, device: int) -> AbstractContextManager[None]:
         """Return a context manager in which the context of a GPU is current on this thread.
 
-        The context of torch's current device remains current, as after any CUDA runtime call. No work is put on a
+        The context of torch's current device remains current, as after any CUDA runtime call. No work is submitted to a
         stream, so a graph may be under capture.
         """
         if device != self.current_device():
@@ -124,7 +125,7 @@ class CudaDriver:
 
     @contextmanager
     def _pushed(self, device: int) -> Iterator[None]:
-        """Make the context of a GPU other than torch's current one current, and restore torch's context afterwards."""
+        """Make the context of another GPU than torch's current one current, and restore torch's context afterwards."""
         self._check(self._library.cuCtxPushCurrent_v2(self._context(device)), f"cuCtxPushCurrent of GPU {device}")
         try:
             yield

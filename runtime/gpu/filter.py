@@ -1,9 +1,9 @@
-"""Network of a series bundle in torch, for long parts of a series on servers with a GPU.
+"""The network of a series bundle in torch, for long parts of a series on servers with a GPU.
 
 All numbers are float32. Outputs equal those of the compiled network up to the order of sums, and match the bundle's
-golden outputs. A chunk of rows is one call: tokens and queries are sent to the device, and quantiles and the columns'
-state are returned. One call runs at a time, because it takes a tenth of the host's time for its rows, and only one
-chunk then needs memory.
+golden outputs. One call processes a chunk of rows: tokens and queries are sent to the device, and quantiles and the
+columns' state are returned. Only one call runs at a time, because it takes a tenth of the time that the host needs for
+its rows, and then only one chunk needs memory.
 
     call(T) = LAUNCHES · LAUNCH_SECONDS + L T/16 SCAN_SECONDS + T (F / DEVICE_FLOPS + bytes / COPY_BYTES)
     host(T) = T F / HOST_FLOPS                              F: floating-point operations of a token and its queries
@@ -39,19 +39,20 @@ from rfa.runtime.series.session import NETWORK, QUANTILES
 
 Array = np.ndarray
 logger = logging.getLogger("rfa.engine")
-# The compiled network on one core: 2.5e6 operations in 29 us per row, relative to rows without a network.
+# Rate of the compiled network on one core: 2.5e6 operations per row in 29 us. Time that rows take without a network is
+# not included.
 HOST_FLOPS: Final = 85e9
 # Float32 matrix products without tensor cores, a quarter of the slowest GPU's peak (8e12).
 DEVICE_FLOPS: Final = 2e12
 # Maximum number of torch operators per layer and around the layers, and the cost of one operator in seconds.
 LAYER_LAUNCHES, OTHER_LAUNCHES, LAUNCH_SECONDS = 60, 60, 8e-6
-# Time of one token of the slot scan, which is sequential, twice the estimate in gpu.md.
+# Time of one token of the slot scan, which is sequential. It is twice the estimate in gpu.md.
 SCAN_SECONDS: Final = 2e-6
-# Bytes per second copied from memory that is not pinned.
+# Bytes per second that are copied from memory that is not pinned.
 COPY_BYTES: Final = 4e9
 # Minimum speed-up according to this estimate, which excludes waiting and other costs.
 MARGIN: Final = 2.0
-# Number of queries per plain row.
+# Number of queries of a row without requested forecasts.
 USUAL_ASKS: Final = 3
 # Maximum number of columns per chunk, and of queries of a row with that many columns at the longest horizon.
 MOST_COLUMNS, MOST_ASKS = 64, 64 * (3 + 2 * 256)
@@ -64,7 +65,7 @@ class TorchSeries:
 
     Args:
         bundle: Bundle of kind "series".
-        device: "cuda"; or "cpu" for tests, in Triton's interpreter.
+        device: "cuda", or "cpu" for tests in Triton's interpreter.
 
     Raises:
         UnsupportedError: If the GPU does not have enough memory.
@@ -118,7 +119,7 @@ class TorchSeries:
         chunk.means[:], chunk.precisions[:] = means.cpu().numpy(), precisions.cpu().numpy()
 
     def _warn_of_memory(self) -> None:
-        """Log once that several long parts of series at the same time may exhaust the memory."""
+        """Log once that long parts of several series may exhaust the memory if they are processed at the same time."""
         if not self._has_run_out:
             self._has_run_out = True
             logger.warning(
@@ -157,13 +158,13 @@ class TorchSeries:
 
 
 class NetworkSession:
-    """The network as a session of `rfa.runtime.bundle.golden`."""
+    """The network in the interface of a session of `rfa.runtime.bundle.golden`."""
 
     def __init__(self, series: TorchSeries) -> None:
         self._series = series
 
     def get_outputs(self) -> list[Named]:
-        """Return the outputs of `run`."""
+        """Return the names of the outputs of `run`."""
         return [Named(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
@@ -171,7 +172,7 @@ class NetworkSession:
 
 
 def flops(config: SeriesConfig) -> tuple[float, float]:
-    """Return the floating-point operations of a token and of a query, two per entry of a matrix."""
+    """Return the floating-point operations of a token and of a query. They are two per element of a matrix."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     layer = d * (3 * heads * width + 2 * slots) + heads * width * d + 2 * config.mlp_ratio * d * d
@@ -183,13 +184,13 @@ def flops(config: SeriesConfig) -> tuple[float, float]:
 
 
 def host_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds that one core needs for this number of tokens."""
+    """Return the seconds that one CPU core needs for a number of tokens."""
     token, ask = flops(config)
     return tokens * (token + USUAL_ASKS * ask) / HOST_FLOPS
 
 
 def device_seconds(config: SeriesConfig, tokens: int) -> float:
-    """Return the seconds that a call of the device needs for this number of tokens."""
+    """Return the seconds that a call of the device needs for a number of tokens."""
     token, ask = flops(config)
     launches = LAYER_LAUNCHES * config.n_layers + OTHER_LAUNCHES
     sent = 4 * (FEATURES + 8 + USUAL_ASKS * (QUERY_FEATURES + 2 + len(LEVELS)))
@@ -206,9 +207,8 @@ def least_tokens(config: SeriesConfig) -> int:
 
 
 def bytes_needed(config: SeriesConfig) -> int:
-    """Return the memory of the largest chunk in bytes: tokens in a layer or queries in the head, and the columns'
-    slots.
-    """
+    """Return the memory that the largest chunk needs in bytes: either for tokens in a layer or for queries in the head,
+    and for the columns' slots."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     state = slots * (2 * width + 1)
@@ -228,7 +228,7 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Return the reason why long parts of a series do not use the device, or None if they do."""
+    """Return the reason why long parts of a series are not processed on the device. Return None if they are."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
         return "its network is too small for the GPU: transfers would take longer than the computation"

@@ -1,4 +1,4 @@
-"""Golden outputs of a bundle on the torch runtime."""
+"""Run the golden outputs of a bundle on the torch runtime."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from rfa.runtime.text.contexts import StepOutput
 def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     """Run the golden cases of a bundle on a runtime, and return the number of compared values.
 
-    Cases with another number of passes than the model's own are left out, because the GPU does not support them.
-
-    With rounded matrices, the tolerance for rounding could hide a small error of a kernel. A second, temporary runtime
-    with float32 matrices must therefore meet the tolerance of golden.json.
+    Cases with fewer passes than the maximum of the model are skipped, because the GPU does not support them. With
+    rounded matrices, the tolerance for rounding could hide a small error of a kernel. A second, temporary runtime with
+    float32 matrices must therefore meet the tolerance of golden.json.
 
     Raises:
         BundleError: If an output differs by more than the tolerance of golden.json, or of the rounding.
@@ -38,7 +37,7 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
 
 
 def supported_cases(cases: list[dict[str, Any]], passes: int) -> list[dict[str, Any]]:
-    """Return the first cases, up to one that has another number of passes. Later cases may use its outputs."""
+    """Return the cases before the first one with a different number of passes. Later cases may use its outputs."""
 
     def has_these(case: dict[str, Any]) -> bool:
         return case["inputs"].get("passes", {"values": [passes]})["values"] == [passes]
@@ -52,12 +51,13 @@ def _reproduced(runtime: TorchLanguageRuntime, bundle: Bundle, where: str, golde
 
 @dataclass(frozen=True)
 class AttentionSession:
-    """The graph "attention" of the bundle as a session for golden outputs, with a batch size of one."""
+    """The graph "attention" of the bundle in the interface of a session for golden outputs, with a batch size of
+    one."""
 
     runtime: TorchLanguageRuntime
 
     def get_outputs(self) -> list[Named]:
-        """Return the outputs of `run`."""
+        """Return the names of the outputs of `run`."""
         return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

@@ -1,5 +1,5 @@
-"""CUDA graphs. A replay launches all kernels at once, which is faster than launching them from Python, and allocates no
-memory."""
+"""CUDA graphs. A replay launches all kernels of a graph at once, which is faster than launching them from Python, and
+allocates no memory."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ WARM_UP = 2  # runs before a capture, because libraries allocate memory and choo
 
 
 class GraphMemory:
-    """Captures graphs that share memory. Only one graph may run at a time, and its output must be read before the next
-    one runs."""
+    """Captures graphs that use the same memory. Only one graph may run at a time, and its output must be read before
+    the next one runs."""
 
     def __init__(self) -> None:
         self._memory = torch.cuda.graph_pool_handle()

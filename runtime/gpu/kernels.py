@@ -1,4 +1,4 @@
-"""Precompiled kernels of a bundle, launched with the driver instead of Triton's compiler.
+"""Precompiled kernels of a bundle, which are launched with the driver instead of Triton's compiler.
 
 Every launch of the process is intercepted here (`rfa.model.kernel_launches`). If a loaded kernel has the same source
 and signature, `cuLaunchKernel` runs it on torch's current stream, which may be under capture for a CUDA graph. Triton
@@ -34,8 +34,13 @@ UNTRUSTED = "machine code is loaded only from bundles that are signed with a key
 
 @dataclass
 class KernelUse:
-    """Names of kernels from bundles and of kernels compiled by Triton, and the reason why kernels of the bundle were
-    not used."""
+    """Records which kernels were launched.
+
+    Attributes:
+        stored: Names of kernels from bundles.
+        compiled: Names of kernels that Triton compiled.
+        reason: Reason why kernels of the bundle were not used. None if they were.
+    """
 
     stored: set[str] = field(default_factory=set)
     compiled: set[str] = field(default_factory=set)
@@ -50,7 +55,7 @@ _USE: ContextVar[KernelUse | None] = ContextVar("use", default=None)
 
 
 class StoredLaunches:
-    """Loaded kernels of this process, and their launches.
+    """Holds the loaded kernels of this process, and launches them.
 
     Args:
         driver: Function that opens the GPU driver on the first load.
@@ -72,8 +77,8 @@ class StoredLaunches:
         return self._open_driver()
 
     def load(self, bundle: Bundle) -> str | None:
-        """Load the kernels of a bundle for the current GPU of torch. Return the reason why some or all were not
-        loaded."""
+        """Load the kernels of a bundle for the current GPU of torch. Return the reason why some or all were not loaded.
+        Return None if all were loaded."""
         if not bundle.kernels:
             return "the bundle does not contain kernels"
         capability, version = self._capability(), self._driver.version
@@ -104,7 +109,8 @@ class StoredLaunches:
             self._loaded_keys.add(key)
 
     def take(self, call: KernelCall) -> bool:
-        """Launch a matching kernel. Return whether there is one. See `rfa.model.kernel_launches`."""
+        """Launch the loaded kernel that matches a call. Return whether there is one. See
+        `rfa.model.kernel_launches`."""
         use = _USE.get()
         device = device_of(call.values)
         for kernel, function in self._loaded.get((device, call.name), ()):
@@ -125,7 +131,7 @@ class StoredLaunches:
 
 
 def device_of(values: Mapping[str, Any]) -> int:
-    """Return the index of the GPU with the tensors of a launch, or 0 on a CPU."""
+    """Return the index of the GPU on which the tensors of a launch are stored. Return 0 on a CPU."""
     return next((value.device.index or 0 for value in values.values() if isinstance(value, torch.Tensor)), 0)
 
 
@@ -149,7 +155,7 @@ def kernels_of(bundle: Bundle, *, is_trusted: bool, launches: StoredLaunches | N
     Args:
         bundle: The bundle.
         is_trusted: Whether a trusted key has signed the bundle.
-        launches: Launches to register with. Default: those of this process.
+        launches: Launches to register with. By default, those of this process.
     """
     launches = launches or _launches()
     reason: str | None = UNTRUSTED

@@ -1,4 +1,5 @@
-"""Language model of a bundle in torch, for servers with a GPU. The interface is that of `language.LanguageRuntime`.
+"""Run the language model of a bundle in torch, for servers with a GPU. The interface is that of
+`language.LanguageRuntime`.
 
 Matrices are bfloat16 on a GPU and float32 on a CPU, where the tests run. States are float32 on both, with the layout of
 the ONNX runtime, so a text can continue on another kind of machine. A step is one CUDA graph per batch size. Prompts
@@ -44,23 +45,23 @@ logger = logging.getLogger("rfa.engine")
 Array = NDArray[np.float32]
 # GPU memory in bytes in addition to weights and slots: workspaces of libraries, and activations of a piece of a prompt.
 WORKSPACE_BYTES = 512 << 20
-# Attention gets at most one part in ATTENTION_SHARE of the remaining memory, because other models may be loaded.
+# Attention uses at most 1 / ATTENTION_SHARE of the remaining memory, because other models may be loaded.
 ATTENTION_SHARE = 4
 # Number of tokens of the prompt that compiles the kernels, whose variants do not depend on the length.
 WARM_LENGTH = 3
 
 
 class TorchLanguageRuntime(Language):
-    """Language model of a bundle on a torch device.
+    """The language model of a bundle on a torch device.
 
     Args:
         bundle: Bundle of kind "lm".
-        device: "cuda"; or "cpu" for tests, in float32 and without graphs.
+        device: "cuda", or "cpu" for tests in float32 and without graphs.
         streams: Maximum number of recurrent contexts that exist at the same time.
         max_rows: Maximum number of rows per step.
         attention_tokens: Maximum number of tokens of all attention streams together, limited by the GPU's memory.
-        longest_attention: Maximum number of tokens of one attention stream. Default: attention_tokens.
-        dtype: Dtype of the matrices. Default: bfloat16 on a GPU, float32 elsewhere.
+        longest_attention: Maximum number of tokens of one attention stream. By default, attention_tokens.
+        dtype: Dtype of the matrices. By default, bfloat16 on a GPU and float32 elsewhere.
 
     Raises:
         ValueError: If parts of the bundle do not match each other.
@@ -96,7 +97,7 @@ class TorchLanguageRuntime(Language):
             self._decoder = _decoder(bundle, device, dtype)
             self._ragged = RaggedDecoder(self._decoder)
             self._create_pages(attention_tokens)
-            # One lock guards all graphs, so they share memory.
+            # All graphs use the same memory, because one lock guards them.
             self._graph_memory = GraphMemory() if on_gpu else None
             self._create_attention_runners(max_rows, longest)
             if on_gpu:
@@ -135,7 +136,8 @@ class TorchLanguageRuntime(Language):
         self.pages = PagePool(shape, count, device, dtype)
 
     def _create_attention_runners(self, max_rows: int, longest: int) -> None:
-        """Create the runners for different numbers of rows, the largest first, because the others share its memory."""
+        """Create the runners for different numbers of rows. The largest is created first, because the others use its
+        memory."""
         has_kernels = "attention" in self.modes and self._ragged.attention_refusal is None
         self._longest_pages = min(pages_of(longest), self.pages.capacity)
         sizes = _candidate_sizes(max_rows) if has_kernels else []
@@ -147,7 +149,7 @@ class TorchLanguageRuntime(Language):
         return PagedStepRunner(self._ragged, self.pages, size, self._longest_pages, len(self.vocabulary), memory)
 
     def _create_prompt_runners(self, max_rows: int) -> None:
-        """Create the graphs for prompts, in the modes that the kernels support."""
+        """Create the graphs for prompts in the modes that the kernels support."""
         self._paged_prompts: PromptRunners[PagedPromptRunner] | None = None
         self._slot_prompts: PromptRunners[SlotPromptRunner] | None = None
         if self._graph_memory is None:
@@ -182,7 +184,7 @@ class TorchLanguageRuntime(Language):
         return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process a prompt. The outputs remain on the device. See `Language`."""
+        """Process a prompt. Its outputs are not copied to the host. See `Language`."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
@@ -206,7 +208,7 @@ class TorchLanguageRuntime(Language):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a chunk of a prompt in each of B recurrent streams, and return the outputs of their last tokens."""
+        """Process a chunk of the prompt of each of B recurrent streams, and return the outputs of their last tokens."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
 
@@ -239,7 +241,7 @@ class TorchLanguageRuntime(Language):
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[ModelOutput, list[PagedAdvance]]:
-        """Process tokens and return the outputs of the last tokens, on the device."""
+        """Process tokens, and return the outputs of the last tokens. The outputs are on the device."""
         for stream, piece in zip(streams, pieces, strict=True):
             stream.reserve(len(piece))
         device = self._decoder.device
@@ -252,7 +254,7 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """Sample tokens. The logits remain on the device, except for rows whose options the kernels do not support. See
+        """Sample tokens. Logits are copied to the host only for rows whose options the kernels do not support. See
         `Language`."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
@@ -275,8 +277,8 @@ class TorchLanguageRuntime(Language):
         return drawn, _paged_advances(streams, [1] * len(streams), kept)
 
     def _attention_runner(self, rows: int) -> PagedStepRunner:
-        """Return a runner that may add padding. If the kernels do not support the model, the runner has exactly `rows`
-        rows and is created on demand."""
+        """Return a runner for a number of rows, which may add padding. If the kernels do not support the model, the
+        runner has exactly `rows` rows and is created on demand."""
         if self._ragged.attention_refusal is None:
             return self._attention_runners[self._attention_sizes.padded(rows)]
         if rows not in self._attention_runners:
@@ -295,12 +297,12 @@ class TorchLanguageRuntime(Language):
         return self._runners[self.batch_sizes.padded(len(contexts))]
 
     def _rows(self, contexts: Sequence[SlotContext], tokens: Sequence[int]) -> tuple[Rows, Rows, Rows, Rows]:
-        """Return tokens, positions, rows to read and rows to write."""
+        """Return the tokens, the positions, the rows to read and the rows to write."""
         positions = np.asarray([context.position for context in contexts], dtype=np.int64)
         return np.asarray(tokens, dtype=np.int64), positions, *self._pool_rows(contexts)
 
     def _pool_rows(self, contexts: Sequence[SlotContext]) -> tuple[Rows, Rows]:
-        """Return rows to read and rows to write."""
+        """Return the rows to read and the rows to write."""
         pool_slots = [context.slot for context in contexts]
         return self._pool.current_rows(pool_slots), self._pool.next_rows(pool_slots)
 
@@ -320,7 +322,7 @@ class TorchLanguageRuntime(Language):
             context.release()
 
     def _probe(self, rows: int) -> Run:
-        """Return a function for `agreeing_sizes`. It runs the step on distinct rows, in the padding rows of the
+        """Return a function for `agreeing_sizes`, which runs the step on distinct rows. It uses the padding rows of the
         pool."""
         tokens, positions, noise, state = self.example(rows)
         slots, device = self._pool.slots, self._decoder.device
@@ -339,10 +341,10 @@ class TorchLanguageRuntime(Language):
     def _check_memory(self, bundle: Bundle, streams: int, max_rows: int, longest: int) -> None:
         weights = sum(array.nbytes for array in bundle.weights().values())
         slots = DevicePool.bytes_needed(self.context_bytes, streams, max_rows)
-        # Memory of prompts that are processed at once, each as long as the longest: queries, keys, values, outputs,
-        # gates, and four numbers of each slot between the kernels of the scan.
+        # Memory of prompts that are processed at once, all of the maximum length. It contains queries, keys, values,
+        # outputs, gates, and four numbers per slot between the kernels of the scan.
         heads, width = self.latent_shape
-        # Twice, for the warm-up of a graph and for its replays.
+        # The factor 2 is for the warm-up of a graph and for its replays.
         prompts = 2 * 4 * max_rows * self.prefill_tokens * heads * (4 * width + 6 * bundle.language.n_slots)
         # Each batch size has its own memory. All smaller ones together need as much as the largest one.
         draws = len(self.modes) * 2 * max_rows * len(self.vocabulary) * BYTES_PER_LOGIT
@@ -362,16 +364,16 @@ def _decoder(bundle: Bundle, device: str, dtype: torch.dtype) -> Decoder:
 
 
 def _rounding(dtype: torch.dtype, layers: int) -> float:
-    """Return the largest relative change of an output caused by rounded matrix factors. It is 0 for float32.
+    """Return the largest relative change of an output that rounded matrix factors cause. It is 0 for float32.
 
-    This is half a unit in the last place, with equal signs, for each factor of a layer's products (four, and two for
-    attention) and of the head.
+    Each factor contributes half a unit in the last place with equal sign. The factors are those of a layer's products
+    (four, and two for attention) and of the head.
     """
     return 0.0 if dtype == torch.float32 else 2 * (6 * layers + 1) * torch.finfo(dtype).eps / 2
 
 
 def _candidate_sizes(max_rows: int) -> list[int]:
-    """Return the powers of two up to the largest size, and that size. `agreeing_sizes` selects from them."""
+    """Return the powers of two below the largest size, and that size. `agreeing_sizes` selects from them."""
     return sorted({*(1 << power for power in range(max_rows.bit_length()) if 1 << power < max_rows), max_rows})
 
 

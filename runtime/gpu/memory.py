@@ -1,4 +1,4 @@
-"""Checks of the GPU's memory while a bundle is loaded. The error messages state what to do."""
+"""Check the GPU's memory while a bundle is loaded. The error messages state what to do."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check_free_memory(name: str, needed: int, use: str, settings: str) -> None:
 
     Args:
         name: Name of the bundle.
-        needed: Number of bytes that it needs.
+        needed: Number of bytes that the bundle needs.
         use: Purpose of the memory, such as " for long series", or an empty text.
         settings: Names of the settings that reduce the memory that is needed.
 
@@ -34,7 +34,7 @@ def check_free_memory(name: str, needed: int, use: str, settings: str) -> None:
 
 @contextmanager
 def sufficient_memory(name: str) -> Iterator[None]:
-    """Convert an out-of-memory error inside a context. It can occur because other processes use memory after
+    """Convert an out-of-memory error in a context to an UnsupportedError. It occurs if other processes use memory after
     the check."""
     try:
         yield

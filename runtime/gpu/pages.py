@@ -1,8 +1,8 @@
 """Keys and values of attention streams on a device, stored in pages of one pool.
 
-A stream acquires all pages that its request may need at its start, so that it never waits for memory later. Pages are
-not cleared, because kernels read only the keys of the owner. Continuations share the full pages before them, which are
-read-only, and copy the partially filled page.
+At its start, a stream acquires all pages that its request may need, so that it never waits for memory later. Pages are
+not cleared, because kernels read only the keys of the owner. Continuations use the full pages before them, which are
+read-only, together, and copy the partially filled page.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ class PagePool:
     """Pages for the keys and values of a model.
 
     Args:
-        shape: L, H, 2D.
+        shape: Layers, heads, and real dimensions per head, (L, H, 2D).
         capacity: Number of pages for all streams.
+        device: Device of the pages.
         dtype: Dtype of keys and values.
 
     Attributes:
-        keys, values: `[L, (capacity + 1) · PAGE_KEYS, H, 2D]`.
-        scratch_page: The last page, which padding rows write to.
+        keys, values: Keys and values of all pages, `[L, (capacity + 1) · PAGE_KEYS, H, 2D]`.
+        scratch_page: Index of the last page, to which padding rows write.
     """
 
     def __init__(self, shape: tuple[int, int, int], capacity: int, device: torch.device, dtype: torch.dtype) -> None:
@@ -61,7 +62,7 @@ class PagePool:
         return self.capacity - len(self._free)
 
     def acquire(self, count: int) -> list[int]:
-        """Acquire `count` pages with one owner each.
+        """Acquire `count` pages. Each of them then has one owner.
 
         Raises:
             CapacityError: If fewer pages are free.
@@ -104,7 +105,8 @@ class PagedContext:
     """Context of one stream in attention mode.
 
     Args:
-        capacity: Number of tokens for which pages are reserved. It grows when the context has more tokens.
+        pool: Pool of the pages.
+        capacity: Number of tokens for which pages are reserved. It grows if the context has more tokens.
         forks: Number of continuations for which pages are reserved, each with the same capacity.
         common: Number of tokens that the stream will have when it is forked.
 
@@ -121,10 +123,10 @@ class PagedContext:
         self._fork_pages = [list(islice(reserved, _own_pages(capacity, common))) for _ in range(forks)]
 
     def fork(self) -> PagedContext:
-        """Create an independent continuation. If copying a page fails, its pages are released.
+        """Create an independent continuation. If a page cannot be copied, the pages of the continuation are released.
 
         Raises:
-            CapacityError: If not enough pages were reserved or are free, or there is no memory for the copy.
+            CapacityError: If too few pages were reserved or are free, or there is no memory for the copy.
         """
         full, filled = self.position // PAGE_KEYS, pages_of(self.position)
         needed = len(self.pages) - full
@@ -155,26 +157,27 @@ class PagedContext:
             self.pages += self.pool.acquire(missing)
 
     def release(self) -> None:
-        """Release the pages."""
+        """Release all pages of the context."""
         for pages in (self.pages, *self._fork_pages):
             self.pool.release(pages)
         self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Return the page numbers as an array. Pages are only added, never removed."""
+        """Return the page numbers as an array."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table
 
     def rows(self, begin: int, end: int) -> torch.Tensor:
-        """Return the rows of the pool that contain the keys of these tokens."""
+        """Return the rows of the pool that contain the keys of the tokens from `begin` to `end`."""
         device = self.pool.keys.device
         return places_of(torch.tensor(self.pages, device=device), torch.arange(begin, end, device=device))
 
 
 @contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Convert an out-of-memory error of torch to a CapacityError, so that the request can be tried again."""
+    """Convert an out-of-memory error of torch in a context to a CapacityError, so that the request can be tried
+    again."""
     try:
         yield
     except torch.OutOfMemoryError:
@@ -182,12 +185,12 @@ def bounded_memory() -> Iterator[None]:
 
 
 def pages_of(tokens: int) -> int:
-    """Return the number of pages for a number of tokens."""
+    """Return the number of pages that a number of tokens needs."""
     return -(-tokens // PAGE_KEYS)
 
 
 def _own_pages(capacity: int, common: int) -> int:
-    """Return the number of pages of a continuation, not including the full pages that it shares."""
+    """Return the number of pages of a continuation. The full pages that it uses with others are not included."""
     return pages_of(capacity) - common // PAGE_KEYS
 
 

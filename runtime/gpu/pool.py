@@ -1,6 +1,6 @@
-"""Memory slots of many streams on a device, with two rows of device memory per stream.
+"""Memory slots of many streams on a device. Each stream has two rows of device memory.
 
-They are followed by rows that pad a batch. Each padding row reads the initial state and writes a separate row.
+They are followed by rows for padding. Each padding row of a batch reads the initial state and writes to its own row.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ Rows = NDArray[np.int64]
 
 
 class DevicePool(DoubleBufferedPool):
-    """Pool for the recurrent contexts of streams on a device.
+    """Pool of the memory slots of recurrent streams on a device.
 
     Args:
         means, precisions: State of a new stream, `[L, H, S, 4D]` and `[L, H, S]`.
         capacity: Number of streams.
         padding: Maximum number of padding rows per batch.
+        device: Device of the pool.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
-"""Processing of chunks of prompts, for one number of tokens and streams, in a CUDA graph with static buffers.
+"""Process chunks of prompts in a CUDA graph with static buffers, for one number of tokens and streams.
 
-A piece has about fifty launches, which take Python milliseconds, usually longer than the device needs. The results are
-keys and values, or slots, and whether they are finite. Graphs share memory with those of steps, so the caller must hold
-a lock.
+A chunk needs about fifty launches, which take Python several milliseconds, usually longer than the device needs. The
+results are keys and values or memory slots, and whether they are finite. Graphs use the same memory as those of steps,
+so the caller must hold a lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ Runner = TypeVar("Runner")
 
 
 class PromptRunners(Generic[Runner]):
-    """Runners for prompts, for one stream or many, and for powers of two of tokens.
+    """Runners for prompts, one per combination of a number of streams (1 or `streams`) and a number of tokens (powers
+    of two, and `tokens`).
 
     Args:
         make: Function that creates a runner for a number of tokens and streams.
@@ -45,16 +46,18 @@ class PromptRunners(Generic[Runner]):
         self._runners = {size: make(*size) for size in sizes}
 
     def of(self, ragged: Ragged) -> Runner:
-        """Return the runner for a number of tokens and streams."""
+        """Return the smallest runner that has enough rows for the tokens and streams."""
         return self._runners[self._tokens.padded(len(ragged.tokens)), self._streams.padded(len(ragged.counts))]
 
 
 class PagedPromptRunner:
-    """Runner for chunks of up to `streams` attention streams with at most `tokens` tokens in total.
+    """Processes chunks of the prompts of attention streams.
 
     Args:
         ragged: The model, which the kernels must support.
         pool: Pool of the pages.
+        tokens: Maximum number of tokens of all streams in total.
+        streams: Maximum number of streams.
         longest: Maximum number of pages per stream.
         memory: Memory of CUDA graphs. If None, no graph is captured.
     """
@@ -92,10 +95,14 @@ class PagedPromptRunner:
 
 
 class SlotPromptRunner:
-    """Runner for chunks of up to `streams` recurrent streams with at most `tokens` tokens in total.
+    """Processes chunks of the prompts of recurrent streams.
 
     Args:
+        ragged: The model, which the kernels must support.
         pool: Pool with at least `streams` padding rows.
+        tokens: Maximum number of tokens of all streams in total.
+        streams: Maximum number of streams.
+        memory: Memory of CUDA graphs. If None, no graph is captured.
     """
 
     def __init__(
@@ -114,7 +121,12 @@ class SlotPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, sources: Rows, targets: Rows) -> NDArray[np.bool_]:
-        """Read states from the rows `sources` of the pool, and write the new states to the rows `targets`.
+        """Process the prompts.
+
+        Args:
+            ragged: Tokens of the streams.
+            sources: Rows of the pool that contain the states before the tokens.
+            targets: Rows of the pool to which the states after the tokens are written.
 
         Returns:
             Whether the slots of each stream are finite.

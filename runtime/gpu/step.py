@@ -1,7 +1,7 @@
-"""Decoding step for one batch size, with static buffers and, on a GPU, one CUDA graph.
+"""Decoding step for one batch size, with static buffers and, on a GPU, CUDA graphs.
 
 A graph reads and writes the same addresses at every replay, so the caller must hold a lock during a step. It includes
-the sampling of the next tokens. There are two graphs, with and without the search for top_k and top_p.
+the sampling of the next tokens. There are two graphs, one with and one without the search for top_k and top_p.
 """
 
 from __future__ import annotations
@@ -25,8 +25,14 @@ Array = NDArray[np.float32]
 
 
 class StepResult(NamedTuple):
-    """Result of a step: logits `[B, V]`, log_precision `[B]`, latent `[B, H, 2D]`, and is_finite `[B]` of the new
-    state."""
+    """Result of a step for B rows.
+
+    Attributes:
+        logits: Logits, `[B, V]`.
+        log_precision: Log precision, `[B]`.
+        latent: Latent of the last layer, `[B, H, 2D]`.
+        is_finite: Whether the new state is finite, `[B]`.
+    """
 
     logits: Array
     log_precision: Array
@@ -35,10 +41,12 @@ class StepResult(NamedTuple):
 
 
 class StepRunner:
-    """Runner of steps for `size` rows, some of which may be padding.
+    """Runs decoding steps for a batch of `size` rows. Unused rows are padding.
 
     Args:
+        decoder: The model.
         pool: Pool with at least `size` padding rows.
+        size: Number of rows.
         with_graph: Whether to capture a CUDA graph, which requires a GPU.
     """
 
@@ -64,7 +72,14 @@ class StepRunner:
                 self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
-        """Process one token of n <= size streams, reading rows `sources` of the pool and writing rows `targets`."""
+        """Process one token of each stream.
+
+        Args:
+            tokens, positions: Token of each stream, and its position. There are at most `size` streams.
+            sources: Rows of the pool that contain the states before the tokens.
+            targets: Rows of the pool to which the new states are written.
+            noise: Noise for the latent samples, `[n, H, 2D]`.
+        """
         draws = Draws([Choice()] * len(tokens), np.float32(1))
         output = self._advance(tokens, positions, sources, targets, noise, draws)
         _, is_finite = self._draw.read(draws, output)
@@ -74,8 +89,8 @@ class StepRunner:
     def draw(
         self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], NDArray[np.bool_]]:
-        """Process tokens in the same way as `run`. Return the sampled tokens on the host, and whether the new state of
-        each row is finite."""
+        """Process tokens as `run` does, and sample the next tokens. Return the sampled tokens on the host, and whether
+        the new state of each row is finite."""
         return self._draw.read(draws, self._advance(tokens, positions, sources, targets, noise, draws))
 
     def _advance(
@@ -93,7 +108,7 @@ class StepRunner:
         return output
 
     def _set_inputs(self, numbers: Rows, noise: Array, draws: Draws) -> None:
-        """Copy the inputs of n <= size rows to the device, and padding for the other rows."""
+        """Copy the inputs of n <= size rows to the device, and fill the other rows with padding."""
         count, arrays = numbers.shape[1], self._inputs.arrays
         arrays["numbers"][:, :count], arrays["numbers"][:, count:] = numbers, self._padding[:, count:]
         arrays["noise"][:count], arrays["noise"][count:] = noise, 0

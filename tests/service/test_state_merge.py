@@ -283,7 +283,7 @@ async def test_a_state_of_another_version_says_so() -> None:
         scope = StateScope(app.state.engine.filter_state("linear").digest, "filter", "")
         payloads = {
             "was created by another version of the server": b"RFAC\x00" + runtime.pack(runtime.start())[5:],
-            "is not the state of this filter": runtime.pack(runtime.start())[:-1],
+            "belongs to another model or is truncated": runtime.pack(runtime.start())[:-1],
             "contains no observation yet": runtime.pack(runtime.start()),
         }
         for reason, payload in payloads.items():

@@ -1,7 +1,7 @@
 """Rules for the content of a bundle of each model family: configuration, arrays, state, graphs and calibration.
 
-`FAMILIES[manifest.family]` is the configuration class, whose instances provide the rules. Tests compare the classes
-with the model classes (`rfa.model.checkpoint.FAMILIES`), which are not imported here because they need torch.
+`FAMILIES[manifest.family]` is the configuration class, whose instances provide the rules. Tests compare these classes
+with the model classes (`rfa.model.checkpoint.FAMILIES`). The latter are not imported here, because they need torch.
 """
 
 from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule

@@ -1,4 +1,4 @@
-"""Rules for named arrays. They are checked before a runtime uses the arrays."""
+"""Rules for named arrays, which are checked before a runtime uses the arrays."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ class ArrayRule:
     """Rule for an array. All values must be finite.
 
     Args:
+        shape, dtype: Required shape and dtype.
         least, above, most: Bounds on the values. `above` is exclusive.
-        value: Expected values, within `tolerance` of the largest magnitude.
+        value: Expected values.
+        tolerance: Allowed difference from `value`, relative to its largest magnitude.
         is_covariance: Whether the array must be symmetric and positive semidefinite with a positive diagonal.
     """
 
@@ -42,7 +44,12 @@ Rules = dict[str, ArrayRule]
 
 
 def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], file: str) -> None:
-    """Check the names, dtypes and shapes of arrays, then their values.
+    """Check the names, dtypes, shapes and values of arrays.
+
+    Args:
+        found: Arrays by name.
+        rules: Rule for each array by name.
+        file: Name of the file, for error messages.
 
     Raises:
         BundleError: If an array is missing, unexpected or invalid. The message names the file, the array and the

@@ -25,7 +25,7 @@ class GraphRule(NamedTuple):
 
 
 class FamilyConfig(Strict):
-    """Configuration of a model, which determines the content of its bundle."""
+    """Base class of the configuration of a model, which determines the content of its bundle."""
 
     kind: ClassVar[Kind]
     calibration: ClassVar[type[BaseModel]]
@@ -49,8 +49,10 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Return the rules for values that are bounded, or determined by other values. `weights` must have the correct
-        shapes.
+        """Return the rules for values that are bounded or determined by other values.
+
+        Args:
+            weights: Arrays of model.safetensors, with correct shapes.
 
         Raises:
             ValueError: If the values contradict each other.
@@ -65,11 +67,12 @@ class FamilyConfig(Strict):
         """Return the rules for the graphs, by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interfaces that the golden outputs use: the graphs of the bundle, or those of compiled code."""
+        """Return the interfaces of the golden cases by name. These are the graphs of the bundle, or those of compiled
+        code."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
-        """Return the rules for decoder.safetensors, or None if the family does not use this file."""
+        """Return the rules for decoder.safetensors. Return None if the family does not use this file."""
         return None
 
 
@@ -79,7 +82,8 @@ def spec(name: str, *shape: int | str, dtype: Dtype = "float32") -> TensorSpec:
 
 
 def batched(specs: Sequence[TensorSpec], prefix: str) -> list[TensorSpec]:
-    """Return state tensors as inputs or outputs of a graph, with a batch dimension."""
+    """Return state tensors as inputs or outputs of a graph. `prefix` is added to their names, and a batch dimension to
+    their shapes."""
     return [TensorSpec(f"{prefix}{part.name}", part.dtype, ("batch", *part.shape)) for part in specs]
 
 

@@ -27,7 +27,7 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     """
     kind = FAMILIES.get(manifest.family)
     if manifest.family == RETIRED_FAMILY:
-        raise BundleError(f"{MANIFEST_FILE}: the family {manifest.family!r} was removed; use the model 'auto' instead")
+        raise BundleError(f"{MANIFEST_FILE}: the family {manifest.family!r} is not supported; use the model 'auto'")
     if kind is None:
         raise BundleError(f"{MANIFEST_FILE}: unknown family {manifest.family!r}, expected one of {sorted(FAMILIES)}")
     if kind.kind != manifest.kind:
@@ -40,7 +40,7 @@ def read_family(manifest: Manifest) -> FamilyConfig:
     rules = family.graphs()
     if manifest.family == "linear" and manifest.graphs:
         raise BundleError(
-            f"{MANIFEST_FILE}: linear filters no longer have graphs; export the bundle again with `rfa export RUN`"
+            f"{MANIFEST_FILE}: a linear filter must not have graphs; export the bundle again with `rfa export RUN`"
         )
     if set(manifest.graphs) != set(rules):
         raise BundleError(f"{MANIFEST_FILE}: the graphs are {sorted(manifest.graphs)[:8]}, but must be {sorted(rules)}")
@@ -52,14 +52,14 @@ def read_family(manifest: Manifest) -> FamilyConfig:
 
 
 def tensor_specs(weights: Mapping[str, AnyArray]) -> tuple[TensorSpec, ...]:
-    """Return the entries of the manifest for arrays.
+    """Return the entries of the manifest for named arrays.
 
     Raises:
         BundleError: If a dtype is not supported.
     """
     for name, array in weights.items():
         if str(array.dtype) not in DTYPES:
-            raise BundleError(f"{WEIGHTS_FILE}: {name} has dtype {array.dtype}, but a bundle stores {DTYPES}")
+            raise BundleError(f"{WEIGHTS_FILE}: {name} has dtype {array.dtype}, but must have one of {DTYPES}")
     return tuple(
         TensorSpec(name, cast(Dtype, str(array.dtype)), array.shape) for name, array in sorted(weights.items())
     )
@@ -126,5 +126,5 @@ def _check_side(
     if found == expected:
         return
     first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)
-    detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"{len(found)} of them"
+    detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"there are {len(found)}"
     raise BundleError(f"{MANIFEST_FILE}: the {side} of {graph.file} do not match the configuration: {detail}")

@@ -1,4 +1,4 @@
-"""Filter families: linear systems and deep filters (`rfa.model.linear_filter`, `rfa.model.deep_filter`)."""
+"""Configurations of filters: linear systems and deep filters (`rfa.model.linear_filter`, `rfa.model.deep_filter`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OutlierScale = Annotated[float, Field(gt=1, le=1e6)]
 
 
 class FilterConfig(FamilyConfig):
-    """Base class of filters, with the interface of a step and the state in units of the observations."""
+    """Base class of the configurations of filters. It declares the interface of a step."""
 
     kind: ClassVar[Kind] = "filter"
     modes: ClassVar[tuple[str, ...]] = ("recurrent",)
@@ -44,7 +44,7 @@ class FilterConfig(FamilyConfig):
 
     @property
     def sizes(self) -> tuple[int, int]:
-        """Sizes P and n of the observation and the state."""
+        """Size P of the observation and size n of the state."""
         raise NotImplementedError
 
     def takes_passes(self) -> bool:
@@ -161,9 +161,8 @@ class LinearConfig(FilterConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _chain_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes that depend on the numbers of nilpotent powers and of clusters, which follow from the
-        drift.
-        """
+        """Return the shapes that depend on the numbers of nilpotent powers and of clusters. These numbers follow from
+        the drift."""
         n = self.sizes[1]
         nodes, table = shapes.get("nodes", ()), shapes.get("node_weights", ())
         top = table[1] if len(table) == 2 else 0
@@ -207,7 +206,8 @@ class LinearConfig(FilterConfig):
         return rules
 
     def _check_drift(self, weights: Mapping[str, AnyArray]) -> None:
-        """Check that A = V (diag(rates) + nilpotent) V⁻¹ up to rounding, and for modes also the noise V⁻¹ Q V⁻ᴴ."""
+        """Check that A = V (diag(rates) + nilpotent) V⁻¹ up to rounding. If modes are stored, also check the noise V⁻¹
+        Q V⁻ᴴ."""
         parts = ("basis", "dual", "rate", "noise", *(["power"] if "member" in weights else []))
         found = {
             name: weights[f"{name}_re"].astype(np.float64) + 1j * weights[f"{name}_im"].astype(np.float64)
@@ -340,7 +340,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists, or None if their lengths differ."""
+    """Return the shape of nested lists. Return None if the lengths of inner lists differ."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

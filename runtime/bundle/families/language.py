@@ -1,4 +1,5 @@
-"""Language models: Robust Filter Attention with ablations and memory slots, and baselines (`rfa.model.language`)."""
+"""Configuration of language models: Robust Filter Attention with ablations and memory slots, and baselines
+(`rfa.model.language`)."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from rfa.runtime.bundle.families.base import FamilyConfig, GraphRule, spec
 from rfa.runtime.bundle.manifest import Kind, TensorSpec
 from rfa.runtime.choices import Mode
 
-# Constant of the architecture (`rfa.model.layers`, `rfa.model.dynamics`).
+# Constants of the architecture (`rfa.model.layers`, `rfa.model.dynamics`).
 FLOOR = 1e-6
 GATE_RANGE = (-12.0, 8.0)
 PROCESS_GATE_SCALE = 0.1
 NORM_EPS = 1e-6
 SLOWEST = 10_000.0
-# Options that only the mixer 'rfa' has, and their defaults.
+# Options that only the mixer 'rfa' supports, and their defaults.
 OPTIONS_OF_RFA: dict[str, object] = {
     "kernel": "student_t", "prior": "lyapunov", "noise": "learned", "rotate_values": True, "unit_norm": False,
     "learned_decay": False, "output_gate": False, "own_readout": False, "robust_slots": True, "confidence": "none",
@@ -30,7 +31,7 @@ Count = Annotated[int, Field(ge=1, le=4_096)]
 
 
 class LanguageConfig(FamilyConfig):
-    """Configuration of a language model: `rfa.runtime.text.config.LanguageModelConfig`, restricted to the options that
+    """Configuration of a language model. Its fields are those of `rfa.runtime.text.config.LanguageModelConfig` that
     bundles support."""
 
     kind: ClassVar[Kind] = "lm"
@@ -88,7 +89,7 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def gpu_refusal(self) -> str | None:
-        """Feature of the model that the GPU decoder does not support, or None if it supports the model."""
+        """Feature of the model that the GPU decoder does not support. None if it supports the model."""
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
@@ -97,8 +98,8 @@ class LanguageConfig(FamilyConfig):
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:
-        """Check that options of memory slots and mixers are used only with models that have them, and memory slots only
-        with plain RFA."""
+        """Check that options of memory slots and mixers are used only with models that have them, and that memory slots
+        are used only with plain RFA."""
         for name, default in OPTIONS_OF_RFA.items():
             if self.mixer != "rfa" and getattr(self, name) != default:
                 raise ValueError(f"{name} requires mixer 'rfa'")
@@ -116,7 +117,7 @@ class LanguageConfig(FamilyConfig):
         if self.window and self.kernel != "student_t":
             raise ValueError("a window requires kernel 'student_t'")
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
-            raise ValueError("inner and innovation require robust weights")
+            raise ValueError("inner must be 1 and innovation must be 'key' if robust_slots is false")
         return self
 
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
@@ -174,7 +175,8 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the rule for a weight and, with own_readout, the rule for its counterpart in recurrent mode."""
+        """Return the shape of a weight. With own_readout, also return the shape of its counterpart in recurrent mode,
+        by name."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 

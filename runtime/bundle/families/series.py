@@ -1,4 +1,4 @@
-"""The series network (`rfa.model.series`). It has no graphs, because its steps are compiled."""
+"""Configuration of the series network (`rfa.model.series`). It has no graphs, because its steps are compiled."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class SeriesBundleConfig(FamilyConfig):
     confidence: Literal["none"] = "none"
 
     def _blocks(self) -> LanguageConfig:
-        """Return the configuration of a text model with the same blocks."""
+        """Return the configuration of a language model with the same blocks."""
         sizes = {name: getattr(self, name) for name in ("d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio")}
         return LanguageConfig(vocab_size=1, own_readout=True, n_slots=self.n_slots, **sizes)
 
@@ -66,16 +66,15 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def state(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors of the memory slots. The runtime adds its own state. See `FamilyConfig`."""
+        """Return the tensors of the memory slots. The runtime adds other parts of the state. See `FamilyConfig`."""
         return self._blocks().state()
 
     def graphs(self) -> dict[str, GraphRule]:
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interface of one stream, processed token by token, with some queries after each. See
-        `FamilyConfig`.
-        """
+        """Return the interface that processes one stream token by token, and computes some queries after each token.
+        See `FamilyConfig`."""
         takes = (
             spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),
             spec("asked", "length", "leads", ASKED),

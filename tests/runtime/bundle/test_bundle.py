@@ -192,7 +192,7 @@ def test_missing_file_is_refused(bundle_dir: Path, name: str) -> None:
     (bundle_dir / name).unlink()
     with pytest.raises(
         BundleError,
-        match="does not contain manifest.json" if name == "manifest.json" else f"{name}: missing",
+        match="does not contain manifest.json" if name == "manifest.json" else f"{name}: the file is missing",
     ):
         open_bundle(bundle_dir)
 
@@ -255,7 +255,7 @@ def test_wrong_manifest_is_refused(bundle_dir: Path, change: Callable[[dict[str,
 @pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "step.onnx", ""])
 def test_external_data_is_refused(bundle_dir: Path, location: str) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator([external("weight.T", (4, 3), location)]))
-    with pytest.raises(BundleError, match=r"step\.onnx: it refers to external data"):
+    with pytest.raises(BundleError, match=r"step\.onnx: a constant refers to external data"):
         open_bundle(bundle_dir)
 
 
@@ -274,7 +274,7 @@ def test_external_data_in_a_nested_constant_is_refused(bundle_dir: Path) -> None
 def test_foreign_operator_is_refused(bundle_dir: Path) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
     with pytest.raises(
-        BundleError, match=r"step\.onnx: it uses operators outside the standard set: \['com\.microsoft'\]"
+        BundleError, match=r"step\.onnx: the graph uses operators outside the standard set: \['com\.microsoft'\]"
     ):
         open_bundle(bundle_dir)
 
@@ -282,7 +282,7 @@ def test_foreign_operator_is_refused(bundle_dir: Path) -> None:
 def test_graphs_opened_unchecked_are_checked_before_their_session(bundle_dir: Path) -> None:
     replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
     bundle = open_bundle(bundle_dir, with_graphs=False)
-    with pytest.raises(BundleError, match=r"step\.onnx: it uses operators outside the standard set"):
+    with pytest.raises(BundleError, match=r"step\.onnx: the graph uses operators outside the standard set"):
         bundle.session("step")
 
 

@@ -77,7 +77,7 @@ def test_a_calibration_of_a_filter_that_does_not_fit_is_refused(change: Change, 
 
 LANGUAGE: list[tuple[Change, str]] = [
     (put("temperature", "recurrent", 0.0), r"temperature\.recurrent"),
-    (put("temperature", "recurrent", 1.5), "temperature of recurrent must be the same"),
+    (put("temperature", "recurrent", 1.5), "the values of temperature.recurrent in modes and in summary must be equal"),
     (put("temperature", "sampled", 1.5), r"temperature\.sampled"),
     (put("modes", "attention", "top", "count", [1]), "same length"),
     (put("summary", "ece_top", "attention", 0.5), "ece_top of attention"),

@@ -143,8 +143,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"n_slots": 0, "own_readout": True}, "require memory slots"),
     ({"n_slots": 0, "window": 4}, "require memory slots"),
     ({"window": 4, "kernel": "gaussian"}, "a window requires kernel 'student_t'"),
-    ({"robust_slots": False, "inner": 2}, "require robust weights"),
-    ({"robust_slots": False, "innovation": "value"}, "require robust weights"),
+    ({"robust_slots": False, "inner": 2}, "if robust_slots is false"),
+    ({"robust_slots": False, "innovation": "value"}, "if robust_slots is false"),
 ]
 
 

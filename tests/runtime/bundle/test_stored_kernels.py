@@ -104,7 +104,7 @@ def first(contents: dict[str, bytes], ending: str) -> str:
 
 CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     "no list": (lambda c: c.pop(KERNELS_FILE), "a bundle with kernels must contain kernels.json"),
-    "a file less": (lambda c: c.pop(first(c, ".ptx")), "it lists a file that is missing"),
+    "a file less": (lambda c: c.pop(first(c, ".ptx")), "the document lists a missing file"),
     "a file more": (lambda c: c.update({"scan_kernel-9.sm_80.cubin": b""}), "not listed in kernels.json"),
     "a library": (lambda c: c.update({"launch-1.sm_80.so": b"\x7fELF"}), "must not contain this file"),
     "code of this machine": (
@@ -122,18 +122,18 @@ CHANGES: dict[str, tuple[Callable[[dict[str, bytes]], Any], str]] = {
     ),
     "PTX with warps beyond counting": (
         lambda c: c.update({first(c, ".ptx"): c[first(c, ".ptx")].replace(b".reqntid ", b".reqntid " + b"3" * 5000)}),
-        r"\.ptx: does not contain PTX for kernel",
+        r"\.ptx: the file must contain PTX for kernel",
     ),
     # Each begins what only the end of the text could end.
     "PTX of entries alone": (
         lambda c: c.update({first(c, ".ptx"): b".target sm_80\n" + b".visible .entry k(\n" * (3 << 16)}),
-        r"\.ptx: does not contain PTX for kernel",
+        r"\.ptx: the file must contain PTX for kernel",
     ),
     "a version beyond counting": (lambda c: set_entry(c, cuda="9" * 5000 + ".0"), r"kernels\.json: .*cuda: "),
     "another version beyond counting": (lambda c: set_entry(c, triton="3" + ".7" * 5000), r"kernels\.json: .*triton: "),
     "other warps": (lambda c: set_entry(c, warps=32), "with 32 warps"),
-    "another name": (lambda c: set_entry(c, name="other_kernel"), "does not contain PTX for kernel 'other_kernel'"),
-    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "it lists a file that is missing"),
+    "another name": (lambda c: set_entry(c, name="other_kernel"), "must contain PTX for kernel 'other_kernel'"),
+    "a path": (lambda c: set_entry(c, file="../scan_kernel-1.sm_80"), "the document lists a missing file"),
     "another architecture": (lambda c: set_entry(c, architecture="sm_90"), "must contain sm_90"),
     "much shared memory": (lambda c: set_entry(c, shared_bytes=1 << 19), "shared_bytes"),
     "a field more": (lambda c: set_entry(c, host="x"), "Extra inputs are not permitted"),

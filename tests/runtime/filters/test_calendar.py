@@ -85,7 +85,7 @@ def test_what_is_wrong_is_named(change, message):
 
 
 def test_documents_that_are_none():
-    with pytest.raises(ValueError, match=r"calendar needs \['zone'\]"):
+    with pytest.raises(ValueError, match=r"calendar must contain the entries \['zone'\]"):
         Calendar.from_document({name: value for name, value in GOOD.items() if name != "zone"})
     with pytest.raises(ValueError, match="must be an object"):
         Calendar.from_document([GOOD])
