@@ -99,14 +99,14 @@ class FilterStep:
 
 @dataclass
 class WeightedStep(FilterStep):
-    """Step with the weights of the models in the mixture by name, for each horizon and component."""
+    """A step with the weights of the models in the mixture by name, for each horizon and component."""
 
     weights: dict[str, list[list[float]]] | None
 
 
 @dataclass
 class LateStep(WeightedStep):
-    """Step of a late row, as if all rows had been processed in the order of time."""
+    """The step of a late row, computed as if all rows had been processed in the order of time."""
 
     late: bool
     recomputed: int
@@ -124,7 +124,7 @@ class SmoothedStep:
 
 @dataclass(frozen=True)
 class AlarmChecks:
-    """Number of raised alarms, compared with the requested rate."""
+    """Number of raised alarms, and the number that is expected at the requested rate."""
 
     observations: int
     raised: int
@@ -170,7 +170,7 @@ class ForecastChecks:
 
 @dataclass(frozen=True)
 class FilterWarning:
-    """Warning about a result, with the reason not to trust it."""
+    """A warning about a result. The message says why the result may be wrong."""
 
     code: WarningCode
     horizon: float | None
@@ -189,7 +189,7 @@ class GpuKernels:
 
 @dataclass(frozen=True)
 class LongSeries:
-    """Device for long parts of a series, on a machine with a GPU."""
+    """Device that processes long parts of a series, on a machine with a GPU."""
 
     device: str
     tokens: int | None

@@ -1,4 +1,4 @@
-"""Number of reweighting passes K of a model, which requests may choose.
+"""Number of reweighting passes K of a model.
 
 The robust weight of an observation or token is found in K passes (docs/MATH.md §4). Requests may choose fewer passes
 for linear filters with the capped rule, and for language models with memory slots on a CPU. The deep filter was trained
@@ -30,9 +30,10 @@ class PassesRange(NamedTuple):
         return self.least < self.most
 
     def checked(self, passes: int | None, name: str, field: str = "passes") -> int:
-        """Return the number of passes for a request. None selects the default of the model.
+        """Return the number of passes for a request.
 
         Args:
+            passes: Requested number. None selects the default of the model.
             name: Name of the model, for the message.
             field: Name of the field, for the message.
 

@@ -1,12 +1,12 @@
-"""Pool slots for the model state of many streams: one array per field, whose rows are reused.
+"""Pool slots for the model state of many streams. There is one array per field, whose rows are reused.
 
 A slot is one row of every array. Its owner has a handle, (row, generation). The generation changes when a slot is
 acquired or released, so a handle of a released slot raises an error and cannot read the state of another stream. Rows
 are zeroed both times. Pages that were never written take no memory, and the pages of a large released slot are returned
 to the system. Small slots are reused last in, first out.
 
-`acquire` and `release` may be called from any thread. Rows are read and written without a lock, because a slot has one
-owner.
+`acquire` and `release` may be called from any thread. Rows are read and written without a lock, because each slot has
+only one owner.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StateField(NamedTuple):
 
 
 class PoolSlot(NamedTuple):
-    """Handle of an acquired pool slot. A slot in use has an odd generation."""
+    """Handle of an acquired pool slot. Slots in use have odd generations."""
 
     row: int
     generation: int
@@ -48,14 +48,14 @@ class PoolFull(RuntimeError):
 
 
 class StaleSlot(RuntimeError):
-    """Raised if the slot of a handle was released."""
+    """Raised if the slot of a handle has been released."""
 
 
 class StatePool:
-    """Pool of slots for the state of streams.
+    """A pool of slots for the state of streams.
 
     Args:
-        fields: Fields of a slot.
+        fields: Fields of a slot by name.
         capacity: Number of slots.
     """
 
@@ -65,7 +65,7 @@ class StatePool:
         self.capacity = capacity
         self._fields = {name: _FieldRows(capacity, field) for name, field in fields.items()}
         self.arrays: dict[str, Array] = {name: rows.array for name, rows in self._fields.items()}
-        # In separate pages, because zeroing with NumPy would take memory for unused slots.
+        # These arrays are in separate pages, because zeroing with NumPy would allocate memory for unused slots.
         self._generations, self._free = (_FieldRows(capacity, StateField((), np.int64)).array for _ in range(2))
         self._free_count = 0  # number of released slots, which form a stack
         self._untouched = 0  # first slot that was never acquired
@@ -87,7 +87,7 @@ class StatePool:
         return self._untouched * self.host_bytes_per_slot
 
     def acquire(self) -> PoolSlot:
-        """Reserve a slot, which contains zeros.
+        """Reserve a slot. Its fields are zero.
 
         Raises:
             PoolFull: If all slots are in use.
@@ -135,7 +135,7 @@ class StatePool:
         return rows
 
     def are_current(self, rows: Array, generations: Array) -> Array:
-        """Return whether each handle, given as row and generation, is valid."""
+        """Return whether each handle is valid. Handles are passed as arrays of rows and generations."""
         is_row = (rows >= 0) & (rows < self.capacity)
         found: Array = is_row & (self._generations[np.where(is_row, rows, 0)] == generations)
         return found
@@ -150,7 +150,7 @@ class StatePool:
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set some fields of a slot.
+        """Set the fields of a slot that `values` contains.
 
         Raises:
             StaleSlot: If the slot was released.
@@ -180,7 +180,7 @@ class StatePool:
 
 
 class _FieldRows:
-    """Array for one field, in separate memory pages.
+    """The array of one field, in separate memory pages.
 
     Args:
         capacity: Number of rows.
@@ -190,7 +190,7 @@ class _FieldRows:
     def __init__(self, capacity: int, field: StateField) -> None:
         dtype = np.dtype(field.dtype)
         size = capacity * math.prod(field.shape) * dtype.itemsize
-        # A private map, because pages of a shared map would not be released.
+        # The map is private, because pages of a shared map would not be released.
         self._pages = mmap.mmap(-1, max(1, size), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.array = np.frombuffer(self._pages, dtype, size // dtype.itemsize).reshape(capacity, *field.shape)
         self._stride = self.array.strides[0] if capacity else 0
@@ -208,11 +208,10 @@ class _FieldRows:
 
 
 class DoubleBufferedPool(StatePool):
-    """Pool whose slots have two rows each: one contains the state, and the next state is written to the other.
-    Subclasses own the arrays.
+    """A pool whose slots have two rows each. One row contains the state, and the next state is written to the other.
 
-    `swap` makes the next state the current one. A next state that is discarded, because it is not finite or its batch
-    failed, has therefore not overwritten the state.
+    Subclasses own the arrays. `swap` makes the next state the current one. A next state may be discarded, because it is
+    not finite or its batch failed. In this case, it has not overwritten the state.
 
     Args:
         capacity: Number of slots. Slot i has the rows 2i and 2i + 1.
@@ -223,13 +222,18 @@ class DoubleBufferedPool(StatePool):
         super().__init__({"half": StateField((), np.int64), **(fields or {})}, capacity)
 
     def current_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the rows that contain the states of these slots. It raises the same errors as `rows`."""
+        """Return the rows that contain the states of slots.
+
+        Raises:
+            StaleSlot: If a slot was released.
+            ValueError: If a slot occurs twice.
+        """
         rows = self.rows(slots)
         current: Array = 2 * rows + self.arrays["half"][rows]
         return current
 
     def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the rows for the next states of these slots. It raises the same errors as `rows`."""
+        """Return the rows for the next states of slots. See `current_rows` for the errors."""
         following: Array = self.current_rows(slots) ^ 1
         return following
 

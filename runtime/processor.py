@@ -1,8 +1,9 @@
 """Instruction set for which CPU kernels are compiled. It is the same on every machine.
 
 The target is x86-64-v3 (AVX2 and FMA, processors since 2013) on x86, and `generic` elsewhere. With a fixed target, all
-machines compute the same bits and can share a kernel cache. It costs no measurable speed, because loops over few lanes
-do not benefit from AVX-512. An x86 processor without these instructions uses `generic`, whose last bits may differ.
+machines compute the same bits and can use the same kernel cache. This has no measurable effect on speed, because loops
+over few elements do not benefit from AVX-512. On an x86 processor without these instructions, the target is `generic`,
+and the last bits of results may differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Final
 
 X86_64_V3: Final = "x86-64-v3"
 GENERIC: Final = "generic"
-# Extensions of x86-64-v3 over the x86-64 baseline, with the names of /proc/cpuinfo.
+# Names in /proc/cpuinfo of the extensions that x86-64-v3 has in addition to the x86-64 baseline.
 FLAGS: Final = frozenset({"avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"})
 CPUINFO: Final = Path("/proc/cpuinfo")
 
@@ -25,7 +26,7 @@ def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO)
 
     Args:
         machine: Architecture, as returned by `platform.machine()`.
-        cpuinfo: File with the processor flags. A system without it is assumed to support x86-64-v3.
+        cpuinfo: File that contains the processor flags. A system without this file is assumed to support x86-64-v3.
     """
     if machine.lower() not in ("x86_64", "amd64"):
         return GENERIC

@@ -1,16 +1,16 @@
 """Features and paths from averages over seasons, lines and means, and tokens of whole series.
 
-A path is a simple forecast at a horizon h. `tokens_numba.py` has the value a season of lag p before the horizon, as it
-is and moved to the stream's level, and the last value. With w the mean of a few cells now, and w_i the same i seasons
-ago, this module adds
+A path is a simple forecast at a horizon h, which is an input of the network. `tokens_numba.py` computes the value a
+season of lag p before the horizon (as it is, and shifted to the stream's level), and the last value. Let w be the mean
+of a few cells now, and w_i the mean of the same cells i seasons ago. This module adds
 
     average_p(h)  = mean over i of x(t + h - i p) + w - w_i                    up to CYCLES seasons, plus their drift
     product_p(h)  = mean over i of x(t + h - i p) · w / w_i                    if all values are positive, and growth
     line_n(h)     = the least-squares line through the last n cells            n in LINES
     mean_n(h)     = the mean of the last n cells, and of all values            n in MEANS
 
-Its features are the error at twice each lag, the move of the level over a season, slopes and residuals of the lines,
-and the last moves in units of the mean move per cell.
+Its features are the error at twice each lag, the change of the level over a season, slopes and residuals of the lines,
+and the last differences in units of the mean difference per cell.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -64,12 +64,13 @@ Array = np.ndarray
 SOURCES = (clipping_numba, tokens_numba)
 # Largest and smallest number of cells of a mean at a season.
 WIDEST, NARROWEST = 64, 8
-# Lines extend for this multiple of their length, and the drift of seasons for this multiple of the observed seasons.
+# Lines are extended by at most this multiple of their length, and the drift of seasons by at most this multiple of the
+# observed seasons.
 LINE_ENDS, DRIFT_ENDS = 8, 2
 LARGEST_RATIO = 5.0
 _LINES, _MEANS = np.array(LINES), np.array(MEANS)
-# Numbers that paths read of a token, for each lag: the mean now, drift, log growth, and the means of earlier seasons.
-# Then level and slope of each line, and the means.
+# Numbers of a token from which paths are computed. For each lag, they are the mean now, drift, log growth, and the
+# means of earlier seasons. They are followed by the level and the slope of each line, and by the means.
 NOW, DRIFT, GROWTH, THEN = range(4)
 OF_LAG = THEN + CYCLES
 SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
@@ -92,15 +93,14 @@ def _mean(ring, start, count):
 
 @inline_jit
 def _usable(cells):
-    """Return the number of cells of the ring that remain while a token is queried, because the ring advances by less
-    than a patch.
-    """
+    """Return the number of cells of the ring that remain valid while a token is queried. The ring advances by less than
+    a patch in this time."""
     return min(cells, REACH - PATCH)
 
 
 @inline_jit
 def _cycles(p, usable):
-    """Return the number of cells of the means at seasons of lag p, and the number of seasons, at least one."""
+    """Return the number of cells in the means at seasons of lag p, and the number of seasons, which is at least one."""
     width = min(max(p, NARROWEST), WIDEST)
     if p + width > usable:
         return max(min(width, usable - p), 1), 1
@@ -126,7 +126,7 @@ def _write_seasons(head, usable, numbers, ring, lags, summary):
 
 @inline_jit
 def _line(ring, head, count):
-    """Return level and slope of the line through the last cells."""
+    """Return the level and the slope of the regression line through the last cells."""
     total, leaning = 0.0, 0.0
     middle = 0.5 * (count - 1)
     for k in range(count):
@@ -138,7 +138,7 @@ def _line(ring, head, count):
 
 @inline_jit
 def _residual(ring, head, count, level, slope):
-    """Return the root mean square residual of a line."""
+    """Return the root mean square residual of a regression line."""
     squares = 0.0
     for k in range(count):
         off = ring[head + k] - level + k * slope
@@ -148,7 +148,7 @@ def _residual(ring, head, count, level, slope):
 
 @inline_jit
 def write_summary(cells_since, numbers, counts, ring, lags, summary):
-    """Write the numbers that the paths of a stream's last token read to `summary` `[SUMMARY]`.
+    """Write the numbers that the paths of a stream's last token need to `summary` `[SUMMARY]`.
 
     Args:
         cells_since: Number of empty cells since the token, less than a patch.
@@ -173,9 +173,8 @@ def _ratio(error, s, least):
 
 @inline_jit
 def write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, summary, row):
-    """Write a token's features after the first `BASE_FEATURES`, and the numbers that its paths read to `summary`
-    `[SUMMARY]`.
-    """
+    """Write the features of a token after the first `BASE_FEATURES`. Write the numbers that its paths need to `summary`
+    `[SUMMARY]`."""
     n, head, local = counts[CELLS], counts[HEAD], c - numbers[ORIGIN]
     write_summary(0, numbers, counts, ring, lags, summary)
     offset, usable = BASE_FEATURES, _usable(n)
@@ -213,7 +212,7 @@ def write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, su
 
 @inline_jit
 def _seasonal_forecasts(h, p, head, origin, usable, ring, summary, offset, is_positive):
-    """Return `average` and `product` at a horizon, relative to the origin."""
+    """Return the paths `average` and `product` at a horizon, relative to the origin."""
     count = _cycles(p, usable)[1]
     periods = (h + p - 1) // p
     at, beyond = head + periods * p - h, min(periods - 1, DRIFT_ENDS * count)
@@ -267,9 +266,9 @@ class SeriesTokens(NamedTuple):
     """Tokens of one series.
 
     Attributes:
-        features: `[N, FEATURES]` float32.
-        centres, scales: `[N]` float64.
-        paths: `[N, K, PATHS]` float32.
+        features: Features, `[N, FEATURES]` float32.
+        centres, scales: Centre and scale of each token, `[N]` float64.
+        paths: Paths at K horizons, `[N, K, PATHS]` float32.
     """
 
     features: Array
@@ -279,7 +278,7 @@ class SeriesTokens(NamedTuple):
 
     @classmethod
     def allocate(cls, shape: tuple[int, ...]) -> SeriesTokens:
-        """Allocate tokens for `shape` `[…, N, K]`, with N tokens and K horizons."""
+        """Allocate tokens. `shape` is `[…, N, K]`, with N tokens and K horizons."""
         tokens = shape[:-1]
         return cls(
             np.zeros((*tokens, FEATURES), np.float32), np.zeros(tokens), np.ones(tokens),
@@ -313,15 +312,16 @@ def _kernel() -> Any:
 
 
 def describe(values: Array, ends: Array, leads: Array, out: SeriesTokens, seasons: Array | None = None) -> None:
-    """Write the tokens of one whole series.
+    """Compute the tokens of one whole series.
 
     Args:
-        values: `[L]` float64, NaN if empty. The first value must not be empty.
+        values: Values of the cells, `[L]` float64. Empty cells are NaN. The first cell must not be empty.
         ends: Number of cells after which each token is created, `[N]` int64, increasing. Tokens beyond the series are
             not created.
         leads: Horizons in cells, `[N, K]` int64 >= 1.
         out: Output.
-        seasons: Cells of a season that the clock gives, in the band that contains it, `[LAGS]` int64; 0 for none.
+        seasons: Season in cells that is known from the times, for each band of lags, `[LAGS]` int64. 0 if there is
+            none.
     """
     work = (
         np.zeros(NUMBERS), np.zeros(COUNTS, np.int64), np.zeros(RING, np.float32), np.zeros(REACH, np.float32),

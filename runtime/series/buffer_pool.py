@@ -1,7 +1,7 @@
-"""Buffers of the series network, each borrowed by one call at a time.
+"""Buffers of the series network. Each is used by one call at a time.
 
-New large arrays cause page faults, which take longer than a row. The most recently used buffers are therefore kept for
-later calls, up to `MAX_BYTES` in total. There are more only while more are borrowed at the same time.
+New large arrays cause page faults, which take longer than a row. The most recently used buffers are therefore retained
+for later calls, up to `MAX_BYTES` in total. This total is exceeded only while more buffers are in use at the same time.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class PooledBuffer(NamedTuple):
 
 
 class BufferPool:
-    """Buffers by key. The pool may be used from any thread."""
+    """A pool of buffers by key. It may be used from any thread."""
 
     def __init__(self, max_bytes: int = MAX_BYTES) -> None:
         self._max_bytes = max_bytes
-        self._idle: list[PooledBuffer] = []  # the most recently used at the end
+        self._idle: list[PooledBuffer] = []  # the most recently used one is last
         self._bytes = 0
         self._lock = threading.Lock()
 
@@ -46,7 +46,8 @@ class BufferPool:
 
     @contextmanager
     def borrow(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
-        """Lend a buffer of this key, created by `make` if none is idle. It may contain values of an earlier call."""
+        """Provide a buffer for a key during a context. It is created by `make` if none is idle. It may contain values
+        of an earlier call."""
         buffer = self._pop_idle(key) or self._add(key, make())
         try:
             yield buffer.content
@@ -70,7 +71,7 @@ class BufferPool:
         return buffer
 
     def _trim(self) -> None:
-        """Drop the least recently used buffers until the rest fits. The caller must hold the lock."""
+        """Drop the least recently used buffers until the total size is allowed. The caller must hold the lock."""
         while self._bytes > self._max_bytes and self._idle:
             self._bytes -= self._idle.pop(0).size
 

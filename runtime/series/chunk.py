@@ -4,7 +4,7 @@
     (device)    tokens → states, slots and quantiles
     finish      quantiles → outputs; states and slots → what the stream stores
 
-Tokens depend on the values only, so all tokens of a chunk are created before the network runs.
+Tokens depend only on the values. Therefore all tokens of a chunk are created before the network runs.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -30,7 +30,7 @@ from rfa.runtime.uncertainty.step_outputs import Scorer
 from rfa.runtime.views import packed
 
 Array = np.ndarray
-# Number of tokens of a chunk, without those of the patch that reaches it.
+# Number of tokens after which a chunk is full. The patch with which this number is reached is completed.
 TOKENS: Final = 1024
 _SOURCES = (series_rows, *SOURCES)
 
@@ -39,11 +39,14 @@ class Chunk(NamedTuple):
     """Rows of one stream of P columns, their tokens and queries, and the results of the network.
 
     Attributes:
-        queries: Their source is a token of the chunk, or -1 - column for the last token of the column before it.
-        last_token: Last token of each column, `[P]`, or -1.
+        tokens: Tokens of the rows.
+        queries: Queries of the rows. Their source is a token of the chunk, or -1 - column for the last token of the
+            column before the chunk.
+        rows: The rows.
+        last_token: Last token of each column, `[P]`. -1 if there is none in the chunk.
         quantiles: Quantiles of the queries, `[Q, quantiles]`.
         states: States of the columns' last tokens, `[P, d]`.
-        means, precisions: Slots of the columns after the chunk, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
+        means, precisions: Memory slots of the columns after the chunk, `[P, L, H, S, 4D]` and `[P, L, H, S]`.
     """
 
     tokens: TokenArrays
@@ -57,7 +60,14 @@ class Chunk(NamedTuple):
 
     @classmethod
     def allocate(cls, decoder: SeriesDecoder, size: int, output_cost: int, horizon: int) -> Chunk:
-        """Allocate a chunk for rows with this number of columns and this cost of outputs (`reply_rows`)."""
+        """Allocate a chunk.
+
+        Args:
+            decoder: The network.
+            size: Number of columns.
+            output_cost: Cost of the outputs of a row (`reply_rows`).
+            horizon: Number of horizons.
+        """
         shape, rows = decoder.initial_means.shape, most_rows(size, output_cost)
         queries = rows * size * (3 + 2 * horizon)
         return cls(
@@ -73,13 +83,13 @@ class Chunk(NamedTuple):
 
 
 def most_rows(size: int, output_cost: int) -> int:
-    """Return the number of rows of a chunk, at least one."""
+    """Return the number of rows of a chunk. It is at least one."""
     return max(1, TOKENS // (size * output_cost))
 
 
 @inline_jit
 def _append_tokens(tokens, count, chunk, token):
-    """Append tokens after the first `token` tokens of the chunk."""
+    """Append tokens to a chunk that contains `token` tokens."""
     for k in range(count):
         copy1(tokens.features[k], chunk.tokens.features[token + k])
         chunk.tokens.ends[token + k], chunk.tokens.lags[token + k] = tokens.ends[k], tokens.lags[k]
@@ -88,7 +98,7 @@ def _append_tokens(tokens, count, chunk, token):
 
 @inline_jit
 def _append_queries(queries, count, chunk, query, token):
-    """Append queries of tokens from `token` on, after the first `query` queries of the chunk."""
+    """Append queries to a chunk that contains `query` queries. The tokens that they refer to begin at index `token`."""
     for k in range(count):
         copy1(queries.features[k], chunk.queries.features[query + k])
         source = queries.source[k]
@@ -101,7 +111,7 @@ def _append_queries(queries, count, chunk, query, token):
 
 @inline_jit
 def _append_rows(rows, count, chunk, row, query):
-    """Append rows with queries from `query` on, after the first `row` rows of the chunk."""
+    """Append rows to a chunk that contains `row` rows. Their queries begin at index `query`."""
     target = chunk.rows
     for k in range(count):
         to = row + k
@@ -125,16 +135,17 @@ def _append_rows(rows, count, chunk, row, query):
 
 @kernel_jit(*_SOURCES)
 def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
-    """Prepare the next rows of a stream, as many as the chunk holds, and store their cells in the pool.
+    """Prepare the next rows of a stream, as many as the chunk has space for, and store their cells in the pool.
 
     Args:
         handle: Handle of `KernelHandles` for one stream.
+        chunk: Output.
         batch: Pool rows, times, values and noise of all rows (`filter_steps.Batch`).
         pool_row, cursor, end, passed: Values of the stream, `[1]`. See `next_tokens`.
         max_rows: Maximum number of rows of a patch.
 
     Returns:
-        The number of tokens, queries and rows.
+        The numbers of tokens, queries and rows.
     """
     handles: Any = opened(handle)
     stored, options = opened(handles.pool).stored, opened(handles.options)
@@ -163,7 +174,8 @@ def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
 
 @kernel_jit(*_SOURCES, allocates=True)
 def finish(handle, chunk, count, batch, pool_row, outputs, trace):
-    """Write the outputs of a chunk's rows and store the stream. `prepare` must have been called with this handle."""
+    """Write the outputs of a chunk's rows, and store the stream. `prepare` must have been called with the same
+    handle."""
     handles: Any = opened(handle)
     pool, options, buffers = opened(handles.pool), opened(handles.options), opened(handles.buffers)
     stored, row, work = pool.stored, buffers.row, buffers.tokens.work

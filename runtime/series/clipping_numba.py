@@ -1,16 +1,16 @@
 """Clip values of a stream that are far outside its recent range.
 
-A value affects scale, centre and seasonal paths from then on. It is therefore clipped to the recent range, extended on
-both sides by its own width,
+A value affects scale, centre and seasonal paths from then on. It is therefore clipped to the recent range, which is
+extended on both sides by its own width,
 
     x ← min(max(x, low - (high - low)), high + (high - low))
 
-unless the next value is near it, which shows that the level has moved. low and high are the smallest and largest
-clipped value. Each is forgotten towards the newest value over `REACH` values.
+unless the next value is near it, which shows that the level has changed. low and high are the smallest and largest
+clipped value. Each moves towards the newest value over `REACH` values.
 
-There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, values that
-are alone on their side and further than `FENCE` interquartile ranges away are clipped to the range of the others.
-`tokens_numba.py` then restarts the stream with them.
+There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, each value
+is checked that is the only one on its side. If it is more than `FENCE` interquartile ranges away, it is clipped to the
+range of the others. `tokens_numba.py` then restarts the stream with these values.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -22,7 +22,8 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series.config import REACH
 
 EARLY, FENCE = 32, 20.0
-# Stored numbers: the range, the last value outside it and its side (0 if there is none), and the first values.
+# Stored numbers: the range, the last value outside it, the side of that value (0 if there is none), and the first
+# values.
 FLOOR, CEILING, SUSPECT, SIDE, FIRST_VALUES = range(5)
 CLIP_STATE = FIRST_VALUES + EARLY
 # Number of values before the range applies, and the share of a suspect value's distance from the range within which the
@@ -33,12 +34,12 @@ NEAR = 0.5
 
 @inline_jit
 def clip_value(x, seen, state, offset):
-    """Return the clipped value and update the range in place.
+    """Return the clipped value, and update the range in place.
 
     Args:
         x: Value.
         seen: Number of values before it.
-        state: Contains the stream's `CLIP_STATE` numbers from `offset` on.
+        state: Array that contains the `CLIP_STATE` numbers of the stream, beginning at index `offset`.
     """
     if seen == 0:
         state[offset + FLOOR] = state[offset + CEILING] = x
@@ -64,7 +65,7 @@ def clip_value(x, seen, state, offset):
 
 @inline_jit
 def _ranked(rank, count, state, start):
-    """Return the stored first value with this rank."""
+    """Return the stored first value that has this rank."""
     for i in range(count):
         x, below = state[start + i], 0
         for j in range(count):

@@ -1,11 +1,12 @@
-"""The clock of a stream: the number of cells of the typical lag between two rows.
+"""The clock of a stream, which counts cells of the typical lag between two rows.
 
     n = max(1, round(φ + lag / typical))          φ ← φ + lag / typical - n
 
-With a local clock, the lag is `local_span`, an hour more or less where the offset from UTC changes.
+With a local time zone, the lag is `local_span`, which is an hour longer or shorter where the offset from UTC changes.
 
-The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is the median of the
-last lags if the first lags or the last eight differ much from it. φ carries the rounding, so cells keep time.
+The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is replaced by the
+median of the last lags if the first lags or the last eight lags differ much from it. φ is the accumulated rounding
+error, so that cells do not drift from the times.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -20,16 +21,17 @@ from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series.config import BANDS, LAGS, REACH
 from rfa.runtime.series.leads import DAY, HOUR, HOURLY_UNTIL, WEEK, WHOLE, YEAR
 
-# A longer gap counts as this number of empty cells, because nothing that is stored reaches further.
+# A longer gap is treated as this number of empty cells, because no stored value reaches further back.
 MOST_EMPTY = REACH
 # Time of the last row, typical lag, number of rows, φ, number of lags in the typical lag, and the last lags.
 TIME, LAG, ROWS, PHASE, LAGS_SEEN, LAST_LAGS = range(6)
 LOOKED_BACK = 8
 CLOCK = LAST_LAGS + LOOKED_BACK
-# Maximum number of lags in the mean, and the ratio from which on a lag differs much.
+# Maximum number of lags in the mean, and the ratio above which a lag differs much.
 LAGS_COUNTED = 1000.0
 UNLIKE = 3.0
-# Maximum number of cells of a week by which a local clock continues after it ran back. Longer weeks continue by a day.
+# Maximum number of cells of a week for which a repeated hour is treated as that of the next week. If a week has more
+# cells, it is treated as that of the next day.
 LONGEST_WEEK = 400
 _BANDS, _CYCLES = np.array(BANDS), np.array((HOUR, DAY, WEEK, YEAR))
 
@@ -42,9 +44,8 @@ def bounded(number, low, high):
 
 @inline_jit
 def _median_lag(clock, count):
-    """Return the median of the last `count` lags, the upper one of two, so that a stream of two lags counts as one of
-    the longer lag.
-    """
+    """Return the median of the last `count` lags. If their number is even, it is the upper of the two middle ones, so
+    that a stream with two lags has the longer one as its typical lag."""
     for i in range(count):
         lag, below = clock[LAST_LAGS + i], 0
         for j in range(count):
@@ -59,8 +60,8 @@ def _median_lag(clock, count):
 def _is_unlike(clock, count, typical):
     """Return whether a typical lag is not representative of the last `count` lags.
 
-    That is the case if each of them is much longer, or each is much shorter; among the first lags, if half are longer
-    or more than half are shorter.
+    It is not representative if each of them is much longer, or each is much shorter. Among the first lags, it is not
+    representative if half are longer or more than half are shorter.
     """
     longer, shorter = 0, 0
     for k in range(count):
@@ -73,9 +74,10 @@ def _is_unlike(clock, count, typical):
 
 @inline_jit
 def local_span(utc_offsets, now, span, typical):
-    """Return the time that passes on a local clock from `now` on in a span.
+    """Return the time that passes on a local clock during a span that begins at `now`.
 
-    Cells cannot run back, so the hour that occurs twice is that of the next day or week, and seasons keep time.
+    Cells cannot run backwards. Where an hour occurs twice, the second one is therefore treated as that of the next day
+    or week, so that seasons stay aligned.
     """
     if len(utc_offsets) == 0 or not MOST_EMPTY * typical >= DAY:
         return span
@@ -89,7 +91,7 @@ def local_span(utc_offsets, now, span, typical):
 
 @inline_jit
 def advance_clock(clock, now, utc_offsets):
-    """Move a clock to a row, and return the number of cells since the previous row."""
+    """Advance a clock to the time of a row, and return the number of cells since the previous row."""
     lag, typical = now - clock[TIME], clock[LAG]
     if clock[ROWS] == 0:
         lag = 0.0
@@ -113,7 +115,8 @@ def advance_clock(clock, now, utc_offsets):
 
 @inline_jit
 def write_seasons(typical, seasons):
-    """Write the seasons of a clock with this typical lag in cells, as `leads.clock_seasons`, to `[LAGS]`."""
+    """Write the seasons in cells of a clock with this typical lag to `seasons` `[LAGS]`. They equal those of
+    `leads.clock_seasons`."""
     for band in range(LAGS):
         seasons[band] = 0
     for k in range(len(_CYCLES)):

@@ -25,10 +25,10 @@ def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
     """Return the constants by name.
 
     They are constants of the heads `[L, H]`; `decay` and `own_process` `[L, PATCH, H, S]`, for 1 to PATCH cells since
-    the last complete patch; `omega` `[H, D]`; the initial memory slots; and scalars.
+    the last complete patch; the frequencies `omega` `[H, D]`; the initial memory slots; and scalars.
 
     Args:
-        weights: Weights by the names of the network's modules.
+        weights: Weights of the network by parameter name.
     """
     layers = sum(name.endswith(".slot_log_mu") for name in weights)
 

@@ -1,12 +1,12 @@
 """Tail probability of a count in a stream of counts that are nearly always zero.
 
 The quantiles of such a stream are arbitrarily close together, so a score under its distribution cannot distinguish 1
-from 8. The probability of a count y after n others is the share of counts that were as large. Beyond the largest count
-M so far, it is a conservative guess:
+from 8. The probability of a count y after n others is the share of counts that were at least as large. Beyond the
+largest count M so far, it is a conservative estimate:
 
     p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) y),  y > M
 
-It never increases with y. Counts from 32 on are compared in bins of a quarter of an octave.
+It never increases with y. Counts of at least 32 are compared in bins of a quarter of an octave.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -34,9 +34,8 @@ def _bin(count):
 
 @inline_jit
 def count_tail(numbers, value):
-    """Return the tail probability of a value given the values before it, or NaN if these are not counts that are mostly
-    zero.
-    """
+    """Return the tail probability of a value, given the values before it. Return NaN if these are not counts that are
+    mostly zero."""
     counted = numbers[at.COUNTED]
     is_count = numbers[at.IS_WHOLE] > 0 and numbers[at.LEAST_OF_ALL] >= 0 and value >= 0 and value == np.rint(value)
     if not is_count or counted < FEWEST or numbers[at.COUNT] < MOSTLY * counted:
@@ -52,7 +51,7 @@ def count_tail(numbers, value):
 
 @inline_jit
 def add_count(numbers, value):
-    """Count a value if it is a valid count."""
+    """Add a value to the histogram if it is a valid count."""
     if value >= 0 and value == np.rint(value):
         numbers[at.COUNT + _bin(value)] += 1
         numbers[at.COUNTED] += 1

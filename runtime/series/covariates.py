@@ -1,8 +1,8 @@
-"""Columns that are known ahead, as inputs of a series model. See `regression_numba.py`.
+"""Columns whose future values are known, as inputs of a series model. See `regression_numba.py`.
 
-The model filters the values minus the effect of the columns, and its outputs are shifted by that effect, as the outputs
-of a system with an input are (`driven_filter.py`). The inputs of a row are its own covariates and the covariates at
-each of its horizons.
+The model filters the values minus the effect of these columns (covariates). Its outputs are then shifted by this
+effect, as the outputs of a system with an input are (`driven_filter.py`). The inputs of a row are its own covariates
+and the covariates at each of its horizons.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ NEAR: Final = 0.5
 
 @dataclass(frozen=True)
 class CovariateInputs:
-    """Inputs of the rows of a series, computed for some rows at a time, because inputs at many horizons take much
-    memory.
+    """Inputs of the rows of a series. They are computed for some rows at a time, because inputs at many horizons take
+    much memory.
 
     Attributes:
         times: Times of the rows, and of the future rows, `[N]`.
-        covariates: Covariates at these times, NaN where missing, `[N, K]`.
-        horizon: Horizons of the forecasts, in units of the times.
+        covariates: Covariates at these times, `[N, K]`. Missing values are NaN.
+        horizon: Horizons of the forecasts, in the unit of the times.
         step: Typical lag between rows.
     """
 
@@ -48,7 +48,8 @@ class CovariateInputs:
         return self.times.nbytes + self.covariates.nbytes
 
     def __getitem__(self, rows: int | slice) -> Array:
-        """Return the inputs of some rows, `[R, K (1 + H)]`, or of one row, `[K (1 + H)]`."""
+        """Return the inputs of some rows, `[R, K (1 + H)]`. For a single index, return those of one row, `[K (1 +
+        H)]`."""
         times = self.times[rows]
         due = times[..., None] + np.array((0.0, *self.horizon))
         found = self.at(due)
@@ -56,7 +57,8 @@ class CovariateInputs:
         return found.reshape(*times.shape, -1)
 
     def at(self, due: Array) -> Array:
-        """Return the covariates at the rows nearest to times `[…]`, NaN if no row is near, `[…, K]`."""
+        """Return the covariates `[…, K]` of the rows that are nearest to the times `due` `[…]`. They are NaN if no row
+        is near."""
         last = len(self.times) - 1
         after = np.searchsorted(self.times, due).clip(max=last)
         before = (after - 1).clip(min=0)
@@ -67,9 +69,8 @@ class CovariateInputs:
 
 
 def whole_numbers(bands: Array) -> Array:
-    """Return the first and the last integer inside intervals `[…, 2]`, or the integer nearest to the middle if there is
-    none.
-    """
+    """Return the first and the last integer inside intervals `[…, 2]`. If there is none, return the integer nearest to
+    the middle twice."""
     lower, upper = np.ceil(bands[..., 0]), np.floor(bands[..., 1])
     middle = np.rint(bands.mean(axis=-1))
     found: Array = np.where((lower > upper)[..., None], middle[..., None], np.stack((lower, upper), axis=-1))
@@ -81,9 +82,11 @@ class Effect:
     """The effect of the covariates at each row.
 
     Attributes:
+        inputs: Inputs of the rows, `[R, K (1 + H)]`.
+        values: Values of the rows, `[R, P]`.
         seen: Effect at each row, `[R, P]`.
         ahead: Effect at the horizons, `[R, H, P]`.
-        bounds: See `regress_rows`.
+        bounds: Smallest possible value, and whether all values are integers. See `regress_rows`.
     """
 
     inputs: Array
@@ -98,7 +101,7 @@ class Effect:
 
 
 class Regression:
-    """Regression of each column on a number of covariates. The interface is that of `DrivenSystem`."""
+    """Regression of each column on the covariates. It has the interface of `DrivenSystem`."""
 
     def __init__(self, size: int, count: int) -> None:
         self.count = count
@@ -121,7 +124,7 @@ class Regression:
         return effect
 
     def keep(self, pool: StatePool, batch: Batch, effect: Effect, is_good: Array) -> None:
-        """Store the regressions of the accepted rows."""
+        """Store the state of the regressions after the accepted rows."""
         for slot in np.unique(batch.slots):
             rows = np.flatnonzero((batch.slots == slot) & is_good)
             shared, columns = self._run(pool, effect, int(slot), rows)
@@ -136,7 +139,7 @@ class Regression:
         return shared, columns
 
     def shift(self, out: StepOutputs, trace: Traced, effect: Effect) -> None:
-        """Add the effect to the outputs and to the trace, and limit forecasts to the possible values."""
+        """Add the effect to the outputs and to the trace, and limit the forecasts to possible values."""
         shift(out, effect.seen, effect.ahead)
         if len(trace.mean):
             trace.mean[:] += effect.seen

@@ -1,8 +1,8 @@
 """Recurrent mode of the series network on one CPU core, in compiled loops without torch.
 
-The equations are in `network.py`; slots, norms and products are in `rfa.runtime.text`. A row is one token of one
-stream, which reads the slots that the stream had after its last complete patch. Every row is computed separately, so
-its bits do not depend on the other rows of a call.
+The equations are in `network.py`. Slots, norms and products are in `rfa.runtime.text`. A row is one token of one
+stream, which reads the slots of the stream after its last complete patch. Every row is computed separately, so its bits
+do not depend on the other rows of a call.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -38,7 +38,7 @@ QUANTILES = len(LEVELS)
 SOURCES = (
     config, copy_arrays, decoder_numba, handles, kernel_calls, leads, math_numba, product_numba, views,
 )  # fmt: skip
-# asinh of the maximum distance of a quantile from the centre, in scales.
+# Maximum of asinh of the distance of a quantile from the centre, in scales.
 FARTHEST_QUANTILE = 20.0
 CIRCLE = 2 * np.pi
 FARTHEST = np.float32(FARTHEST_QUANTILE)
@@ -48,10 +48,10 @@ QUERY_FEATURES = PATHS + LEAD_NUMBERS
 
 
 class Layers(NamedTuple):
-    """Weights of all blocks, stacked. Matrices are in panels `[L, panels, in, P]`.
+    """Weights of all blocks, stacked. Matrices are stored in panels `[L, panels, in, P]`.
 
-    mix_in contains query, key, value and gates. decay and own_process are `[L, PATCH, H, S]`, for a lag of 1 … PATCH
-    cells.
+    `mix_in` contains query, key, value and gates. `decay` and `own_process` have shape `[L, PATCH, H, S]`, for lags of
+    1 to PATCH cells.
     """
 
     mixer_norm: Array
@@ -67,7 +67,7 @@ class Layers(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """Weights from the features of a token to the residual stream, and the norm after the blocks."""
+    """Weights that map the features of a token to the residual stream, and the norm after the blocks."""
 
     first: Array
     first_bias: Array
@@ -77,7 +77,7 @@ class Embedding(NamedTuple):
 
 
 class Head(NamedTuple):
-    """Weights from states and queries to quantiles."""
+    """Weights that map states and queries to quantiles."""
 
     state: Array
     state_bias: Array
@@ -91,9 +91,8 @@ class Head(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """All weights. omega contains the frequencies `[H, D]` of the rotating frames, and scalars the numbers of
-    SCALARS.
-    """
+    """All weights of the network. `omega` contains the frequencies `[H, D]` of the rotating frames, and `scalars` the
+    numbers named in SCALARS."""
 
     embedding: Embedding
     layers: Layers
@@ -111,7 +110,7 @@ def _add_bias(x, bias):
 
 @inline_jit
 def _write_rotation(ends, omega, cos, sin):
-    """Write cosine and sine of the tokens' rotating frames. The phase is wrapped in float64."""
+    """Compute the cosine and sine of the tokens' rotating frames. The phase is wrapped in float64."""
     for i in range(len(ends)):
         for h in range(omega.shape[0]):
             for d in range(omega.shape[1]):
@@ -122,10 +121,10 @@ def _write_rotation(ends, omega, cos, sin):
 
 @kernel_jit(*SOURCES, allocates=True)
 def compute_states(tokens, ends, lags, handle, means, precisions, states):
-    """Compute states `[n, d]` after one token of each of n streams. See `SeriesDecoder.forward`.
+    """Compute the states `[n, d]` after one token of each of n streams. See `SeriesDecoder.forward`.
 
-    `handle` is a handle of `Weights`. Slots are not checked here, because numbers that are not finite reach the
-    quantiles of the token.
+    `handle` is a handle of `Weights`. Slots are not checked for numbers that are not finite, because these also occur
+    in the quantiles of the token.
     """
     weights: Any = opened(handle)
     embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega
@@ -171,7 +170,7 @@ def compute_states(tokens, ends, lags, handle, means, precisions, states):
 
 @kernel_jit(*SOURCES, allocates=True)
 def compute_quantiles(states, source, queries, handle, quantiles):
-    """Compute quantiles `[k, Q]` of queries. See `SeriesDecoder.quantiles`."""
+    """Compute the quantiles `[k, Q]` of queries. See `SeriesDecoder.quantiles`."""
     head: Any = opened(handle).head
     n, k = states.shape[0], queries.shape[0]
     shared = np.empty((n, head.state_bias.size), np.float32)
@@ -216,7 +215,7 @@ def compute_quantiles(states, source, queries, handle, quantiles):
 
 
 def _panels(weight: Array) -> Array:
-    """Return the panels of a matrix `[out, in]`."""
+    """Return a matrix `[out, in]` in panels."""
     return Matrix.of(np.ascontiguousarray(weight.T)).panels
 
 
@@ -227,7 +226,7 @@ def _padded(bias: Array) -> Array:
 
 @dataclass(frozen=True)
 class SeriesDecoder:
-    """Recurrent mode of a trained series network."""
+    """Runs the recurrent mode of a trained series network."""
 
     weights: Weights
     initial_means: Array
@@ -235,7 +234,7 @@ class SeriesDecoder:
 
     @classmethod
     def of(cls, weights: Mapping[str, Array]) -> SeriesDecoder:
-        """Create a decoder from the weights of a network, by the names of its modules."""
+        """Create a decoder from the weights of a network by parameter name."""
         constants = series_constants(weights)
         count = len(constants["decay"])
 
@@ -285,32 +284,32 @@ class SeriesDecoder:
 
     @property
     def width(self) -> int:
-        """Width of states."""
+        """Number of elements of a state."""
         return int(self.weights.embedding.norm.size)
 
     def forward(
         self, tokens: Array, ends: NDArray[np.int64], lags: NDArray[np.int64], means: Array, precisions: Array
     ) -> Array:
-        """Return states `[n, d]` after one token of each of n streams.
+        """Return the states `[n, d]` after one token of each of n streams.
 
         Args:
-            tokens: `[n, FEATURES]`.
-            ends: Number of cells up to each token.
-            lags: Number of cells since the last complete patch, 1 … PATCH.
-            means, precisions: Slots before each token, `[n, L, H, S, 4D]` and `[n, L, H, S]`, overwritten with those
-                after it.
+            tokens: Features of the tokens, `[n, FEATURES]`.
+            ends: Number of cells up to each token, `[n]`.
+            lags: Number of cells since the last complete patch, from 1 to PATCH, `[n]`.
+            means, precisions: Memory slots before each token, `[n, L, H, S, 4D]` and `[n, L, H, S]`. They are
+                overwritten with those after the token.
         """
         states = np.empty((len(tokens), self.width), np.float32)
         compute_states(tokens, ends, lags, self.handle, means, precisions, states)
         return states
 
     def quantiles(self, states: Array, source: NDArray[np.int64], queries: Array) -> Array:
-        """Return quantiles `[k, Q]` of (y - c) / s.
+        """Return the quantiles `[k, Q]` of (y - c) / s.
 
         Args:
-            states: `[n, d]`.
+            states: States of the tokens, `[n, d]`.
             source: Index of the state that each query refers to, `[k]`.
-            queries: `[k, QUERY_FEATURES]`. See `network.LeadQueries`.
+            queries: Features of the queries, `[k, QUERY_FEATURES]`. See `network.LeadQueries`.
         """
         quantiles = np.empty((len(queries), QUANTILES), np.float32)
         compute_quantiles(states, source, queries, self.handle, quantiles)

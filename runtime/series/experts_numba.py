@@ -12,15 +12,18 @@ from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.profile_numba import UNSEEN, expected
 from rfa.runtime.series.smoothing_numba import LARGEST_LOG, smoothed_forecast
 
-# Multiples of the range of the values by which a trend may exceed them, soon, and at most (for a horizon as long as the
-# series).
+# A trend may exceed the values by a multiple of their range, which grows with the horizon from NEAR to TRUSTED.
 NEAR, TRUSTED = 0.5, 2.0
 
 
 @inline_jit
 def expert_forecasts(numbers, memory, weights, cells, moment, network, out):
-    """Compute the forecasts of all experts at a horizon in cells and its local time, `[EXPERT_COUNT]`, NaN if there is
-    none.
+    """Compute the forecasts of all experts at a horizon, `[EXPERT_COUNT]`. They are NaN for experts without a forecast.
+
+    Args:
+        cells, moment: Horizon in cells, and local time at the horizon.
+        network: Forecast of the network.
+        out: Output.
     """
     now, whole = np.int64(numbers[at.CELLS]), np.int64(np.rint(cells))
     season, latest = np.int64(numbers[at.SEASON]), numbers[at.LATEST]

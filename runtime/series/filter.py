@@ -1,7 +1,7 @@
-"""The model for any series: a trained network that forecasts, and a robust filter.
+"""The model for any series, which consists of a trained network that forecasts and a robust filter.
 
 Each column is a stream of the network (`rfa.model.series`). The network's quantiles for the next row are the prior of
-the filter (`update_numba.py`). Forecasts are the network's quantiles: the field `mean` contains the median, and the
+the filter (`update_numba.py`). Forecasts are the network's quantiles. The field `mean` contains the median, and the
 half-widths above and below it are multiplied by the conformal factor of their horizon and level (`adaptive.py`).
 """
 
@@ -48,29 +48,29 @@ CLOCK: Final = f"{PREFIX}clock"
 # Horizons whose errors are scored, in typical lags, and pending forecasts of each horizon.
 HORIZONS: Final = (1.0, 1.0, 4.0, 16.0, 64.0, 256.0)
 MAX_PENDING: Final = 16
-# Rate at which intervals adapt to a stream's errors. The network already predicts their widths. On synthetic series
-# held out for validation, a quarter of the rate of other filters has a lower pinball loss at the same coverage.
+# Rate at which intervals adapt to a stream's errors, relative to other filters. The network already predicts widths. On
+# held-out synthetic series, a quarter of the usual rate has a lower pinball loss at the same coverage.
 RATE: Final = 0.25
 CALIBRATED: Final = (0.5, 0.8, 0.9, 0.95, 0.99)
-# Readouts of up to 90 kB each, for each number of columns.
+# Number of cached readouts for each number of columns. A readout takes up to 90 kB.
 KEPT_READOUTS: Final = 16
 
 
 def calibration() -> dict[str, Any]:
-    """Return the calibration of a new stream: the network's own quantiles."""
+    """Return the calibration of a new stream, with which intervals are the network's own quantiles."""
     return auto.calibration(CALIBRATED, HORIZONS[1:])
 
 
 class SeriesRuntime(FilterRuntime):
-    """A trained network for some columns, ready to run.
+    """A trained network that is ready to process a number of columns.
 
     Args:
         name, digest: Name and digest of the bundle.
         decoder: The network.
         size: Number of columns, at most MOST_COLUMNS.
-        buffers: Buffers of the network. Default: its own.
-        device: Device that computes long pieces of a series. Default: the CPU.
-        covariates: Number of columns that are known ahead.
+        buffers: Buffers of the network. By default, new ones are created.
+        device: Device that processes long pieces of a series. By default, the CPU.
+        covariates: Number of columns whose future values are known.
         is_mixed: Whether forecasts are those of the mixture of the network and simple experts.
     """
 
@@ -91,19 +91,19 @@ class SeriesRuntime(FilterRuntime):
         self.covariates, regression = covariates, Regression(size, covariates) if covariates else None
         calibrations: dict[Mode, Calibration] = {"recurrent": Calibration(calibration())}
         self._set_up(calibrations, steps, horizons, regression, sides=2, readouts=KEPT_READOUTS)
-        # Models for other numbers of columns, as long as they are in use.
+        # Models for other numbers of columns are cached as long as they are in use.
         self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary(
             {(size, covariates): self}
         )
 
     @property
     def own_bytes(self) -> int:
-        """See `FilterRuntime`. This is a stream's state, which is large with many columns."""
+        """Size of the state of a stream in bytes, which is large with many columns. See `FilterRuntime`."""
         return self.state_bytes
 
     @property
     def kept_bytes(self) -> int:
-        """See `FilterRuntime`. These are the buffers, which the mixture shares with its network."""
+        """Maximum size of the buffers in bytes. The mixture uses those of its network. See `FilterRuntime`."""
         return 0 if self._is_mixed else MAX_BYTES
 
     def weight(self, cost: int, t: float, state: Callable[[str], Array | None]) -> int:
@@ -124,15 +124,13 @@ class SeriesRuntime(FilterRuntime):
             InvalidInput: If there are too many columns.
         """
         if size > MOST_COLUMNS:
-            message = (
-                f"model {self.name!r} takes up to {MOST_COLUMNS} columns at a time, not {size}; send fewer columns"
-            )
+            message = f"model {self.name!r} supports up to {MOST_COLUMNS} columns, got {size}; send fewer columns"
             raise InvalidInput(message, param="observations", code="too_large")
         return self._variant(size, self.covariates)
 
     def with_covariates(self, count: int) -> SeriesRuntime:
         if count > MOST_COVARIATES:
-            message = f"at most {MOST_COVARIATES} columns that are known ahead are supported, not {count}"
+            message = f"known must contain at most {MOST_COVARIATES} columns, got {count}; send fewer columns"
             raise InvalidInput(message, param="known", code="too_large")
         return self._variant(self.observation_size, count)
 
@@ -147,24 +145,22 @@ class SeriesRuntime(FilterRuntime):
 
     def mixed(self) -> SeriesRuntime:
         """Return the model for one column whose forecasts are mixtures of those of the network and of simple
-        experts.
-        """
+        experts."""
         digest = hashlib.sha256(MIXED_MAGIC + self.digest.encode()).hexdigest()
         return SeriesRuntime(MIXTURE, digest, self.decoder, 1, self.buffers, self.device, is_mixed=True)
 
 
 def open_series(bundle: Bundle, device: SeriesDevice | None = None) -> SeriesRuntime:
     """Return the model of a bundle of kind "series" for one column. Its `compile_tasks` must run before the first
-    request.
-    """
+    request."""
     return SeriesRuntime(bundle.name, bundle.digest, SeriesDecoder.of(bundle.weights()), device=device)
 
 
 def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
-    """Compare the network with the bundle's golden outputs, and return the number of values.
+    """Compare the network with the bundle's golden outputs, and return the number of compared values.
 
     Raises:
-        BundleError: If a value differs.
+        BundleError: If a value differs by more than its tolerance.
     """
     return check_golden(bundle, {NETWORK: SeriesSession(model.decoder)})
 
@@ -172,13 +168,13 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 def compile_tasks(
     bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return tasks that compile the network, and one task that compiles the rest. The latter must run after these tasks
-    and the scoring tasks.
+    """Return two lists of tasks. The first task compiles the network. The second one compiles the rest, and must run
+    after the first and the scoring tasks.
 
     Args:
         bundle: Bundle of the network.
         model: The opened model.
-        report: Called with the number of golden values that the network reproduced, also on its device.
+        report: Function that is called with the number of golden values that the network reproduced.
     """
     network: CompileTask = decoder_numba, lambda: report(hold_to_golden(bundle, model))
     return [network], [(row_kernels, partial(_compile_all, model))]

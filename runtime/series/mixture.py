@@ -18,7 +18,7 @@ NUMBERS, MEMORY = "mixture.numbers", "mixture.memory"
 
 
 class StoredMixture(NamedTuple):
-    """Arrays of a pool, `[pool rows, P, …]`, without pool rows for a network without mixture."""
+    """Arrays of a pool, `[pool rows, P, …]`. For a network without a mixture, they have no rows."""
 
     numbers: Array
     memory: Array
@@ -35,17 +35,18 @@ class MixtureWork(NamedTuple):
     """The mixture of one stream, and buffers for one row.
 
     Attributes:
-        loaded: Row of the stream in the pool, or -1, `[1]`.
+        loaded: Row of the stream in the pool, `[1]`. -1 if no stream is loaded.
         numbers, memory: Copy of the pool's values until the row is accepted, `[P, …]`.
         scratch: Scratch for the search of a season.
-        weights: Weights of the members of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
-        expert_weights: `[LEAD_COUNT, EXPERT_COUNT]`.
-        forecasts: Forecasts of the experts, followed by median and mean of the mixture, `[H, P, FORECASTS]`.
-        prior, half_widths: Quantiles of the network for the value that is scored, and half-widths of its intervals.
+        weights: Weights of the models of exponential smoothing, `[LEAD_COUNT, MEMBERS]`.
+        expert_weights: Weights of the experts, `[LEAD_COUNT, EXPERT_COUNT]`.
+        forecasts: Forecasts of the experts, followed by the median and the mean of the mixture, `[H, P, FORECASTS]`.
+        prior: Quantiles of the network for the value that is scored.
+        half_widths: Half-widths of the network's intervals.
         prior_forecasts: Forecasts of the value that is scored, as in `forecasts`, `[FORECASTS]`.
-        squares: Nis of each column under the network, `[P]`, NaN if the network was not queried.
+        squares: nis of each column under the network, `[P]`. NaN if the network was not queried.
         tail: Probability of the last value if it is a count, `[1]`. See `count_tail_numba.py`.
-        column: Index of the first requested horizon that is near each of LEADS, or -1, `[LEAD_COUNT, P]`.
+        column: Index of the first requested horizon that is near each of LEADS, `[LEAD_COUNT, P]`. -1 if there is none.
     """
 
     loaded: Array
@@ -64,7 +65,7 @@ class MixtureWork(NamedTuple):
 
     @classmethod
     def allocate(cls, columns: int, horizon: int) -> MixtureWork:
-        """Allocate buffers for streams with this number of columns, used for one row after another."""
+        """Allocate buffers that are used for one row after another."""
         return cls(
             np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
@@ -75,7 +76,7 @@ class MixtureWork(NamedTuple):
 
 
 def mixture_fields(columns: int) -> dict[str, StateField]:
-    """Return the fields of the state of a stream, all zero before its first value."""
+    """Return the fields of the state of a stream. All are zero before its first value."""
     return {
         NUMBERS: StateField((columns, at.NUMBERS), np.float64),
         MEMORY: StateField((columns, at.MEMORY), np.float32),

@@ -2,6 +2,8 @@
 
 `numbers` are float64. `memory` is float32 and contains seasonal profiles, and forecasts relative to the value at the
 time when they were made.
+
+The members are models of exponential smoothing. A form is a transformation of the values: none, or the logarithm.
 """
 
 from __future__ import annotations
@@ -11,9 +13,9 @@ from typing import Final
 
 import numpy as np
 
-# Horizons in cells for which weights are learned, and the number of pending forecasts for each. For experts there are
-# as many as the conformal intervals follow, for the members of exponential smoothing fewer, and of the first
-# MEMBER_LEADS only.
+# Horizons in cells for which weights are learned, and the number of pending forecasts for each. Experts have as many as
+# conformal intervals have. The models of exponential smoothing have fewer, and only for the first MEMBER_LEADS
+# horizons.
 LEADS: Final = np.array([1.0, 4.0, 16.0, 64.0, 256.0, 1024.0, 8192.0])
 LEAD_COUNT: Final = len(LEADS)
 EXPERT_PENDING: Final = np.array([1, 4, 16, 16, 16, 8, 8])
@@ -23,8 +25,8 @@ EXPERT_SLOTS, MEMBER_SLOTS = int(EXPERT_PENDING.sum()), int(MEMBER_PENDING.sum()
 FIRST_EXPERT_SLOT: Final = np.cumsum(EXPERT_PENDING) - EXPERT_PENDING
 FIRST_MEMBER_SLOT: Final = np.cumsum(MEMBER_PENDING) - MEMBER_PENDING
 
-# Experts, and their relative weights before the first value: the network first, then smoothing, with simple experts as
-# a reserve. Those of the profile have no forecast before it was observed.
+# Experts, and their relative weights before the first value. The network has the largest weight, and simple experts
+# have the smallest. The experts that use the profile have no forecast before the profile contains values.
 EXPERTS: Final = (
     "network", "smoothing", "log_smoothing", "seasonal_naive", "last_value", "drift", "profile", "moved_profile",
 )  # fmt: skip
@@ -32,9 +34,9 @@ NETWORK, SMOOTHING, SMOOTHING_OF_LOGS, SEASONAL, LAST, DRIFT, PROFILED, MOVED_PR
 EXPERT_COUNT: Final = len(EXPERTS)
 PRIOR: Final = np.array([0.5, 0.2, 0.15, 0.05, 0.05, 0.05, 0.05, 0.05])
 
-# Members of exponential smoothing, with columns α, β, φ, where β = 0 stands for no trend. Each member exists in FORMS
-# (values and their logarithms) and with PROFILES (no season, and the minimum weights of the last cycle in a seasonal
-# profile).
+# Models of exponential smoothing (members), with columns α, β, φ. β = 0 means that there is no trend. There is one
+# model for each combination with FORMS (values, and their logarithms) and PROFILES (no season, and seasonal profiles
+# with different minimum weights of the last cycle).
 GRID: Final = np.array(
     [
         (alpha, beta, damping)
@@ -43,38 +45,38 @@ GRID: Final = np.array(
     ]
 )
 SEASON_WEIGHTS: Final = np.array([0.0, 0.2, 0.5])
-# Damping of the members that have one.
+# Damping of the models with a damped trend.
 DAMPED: Final = float(GRID[:, 2].min())
 FORMS, PROFILES, SIZE = 2, len(SEASON_WEIGHTS), len(GRID)
 PER_FORM: Final = PROFILES * SIZE
 MEMBERS: Final = FORMS * PER_FORM
-# Longest season, and number of last values in which a season is searched.
+# Longest season in cells, and number of last values in which a season is searched.
 LONGEST, RING = 400, 1024
 # Maximum number of bins of a day in its profile, and of each weekday in that of the week. See `profile_numba.py`.
 DAY_BINS, SLOTS = 1440, 48
 
 
 class _Fields:
-    """Fields of an array, one after another."""
+    """Assigns indices to the fields of an array, one after another."""
 
     def __init__(self) -> None:
         self.size = 0
 
     def next(self, count: int = 1) -> int:
-        """Return the index of the first of `count` numbers."""
+        """Reserve `count` numbers, and return the index of the first one."""
         first, self.size = self.size, self.size + count
         return first
 
 
 _numbers = _Fields()
-# Number of cells and of values; the first, last, smallest and largest value, without outliers; the smallest and the
-# largest with them.
+# Number of cells and of values; the first, last, smallest and largest value without outliers; and the smallest and
+# largest value with outliers.
 CELLS, SEEN, FIRST, LATEST, LEAST, LARGEST = (_numbers.next() for _ in range(6))
 LEAST_OF_ALL, LARGEST_OF_ALL = (_numbers.next() for _ in range(2))
-# Season in cells (1 for none), cell of the next search, and whether a search has found the season.
+# Season in cells (1 if there is none), cell of the next search, and whether a search has found the season.
 SEASON, NEXT_SEARCH, IS_FOUND = (_numbers.next() for _ in range(3))
-# Whether all values were positive and integers, whether the last one was an outlier, and how often the largest
-# occurred.
+# Whether all values were positive, whether all were integers, whether the last one was an outlier, and how often the
+# largest value occurred.
 IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES = (_numbers.next() for _ in range(4))
 # By form: the mean absolute change, and the number of changes.
 CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
@@ -82,9 +84,9 @@ CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
 LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(MEMBER_LEADS * MEMBERS)
 # By horizon and expert.
 REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
-# By horizon: mean absolute errors of mixture and network, the mean error of the mixture's mean, its mean square and
-# their number, and the number of all errors; then the last of the mean's errors and the mean product of two successive
-# ones.
+# By horizon: mean absolute errors of mixture and network; the mean and the mean square of the errors of the mixture's
+# mean, and their number; the number of all errors; the last error of the mixture's mean; and the mean product of two
+# successive errors of it.
 MIXTURE_ERROR, NETWORK_ERROR = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
 OFFSET, SQUARED, OFFSET_COUNT, SCORED = (_numbers.next(LEAD_COUNT) for _ in range(4))
 OFFSET_BEFORE, PRODUCT = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
@@ -95,11 +97,12 @@ EXPERT_DUE, EXPERT_BASE = _numbers.next(EXPERT_SLOTS), _numbers.next(EXPERT_SLOT
 MEMBER_DUE, MEMBER_BASE = _numbers.next(MEMBER_SLOTS), _numbers.next(FORMS * MEMBER_SLOTS)
 # The last values.
 VALUES = _numbers.next(RING)
-# How often each integer occurred, large ones in bins of their logarithm, and how many numbers there were.
+# How often each integer occurred (large integers are counted in bins of their logarithm), and the number of values.
 COUNT_BINS: Final = 64
 COUNT, COUNTED = _numbers.next(COUNT_BINS), _numbers.next()
-# Profile: its cycle in seconds (0 for none), its bins, and local time when it began; its level, mean error and number
-# of errors; mean errors without and with weekdays; the last bin, and the profile at the last value.
+# Profile: its cycle in seconds (0 if there is none), its number of bins, and the local time when it began; its level,
+# mean error and number of errors; mean errors without and with weekdays; the last bin, and the profile at the last
+# value.
 PROFILE_CYCLE, PROFILE_BINS, PROFILE_BEGAN = (_numbers.next() for _ in range(3))
 PROFILE_LEVEL, PROFILE_ERROR, PROFILE_ERRORS = (_numbers.next() for _ in range(3))
 DAY_ERROR, WEEK_ERROR, LAST_BIN, PROFILE_NOW = (_numbers.next() for _ in range(4))

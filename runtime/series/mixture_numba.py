@@ -1,4 +1,4 @@
-"""A mixture of forecasts of one column: the network, exponential smoothing, and simple experts.
+"""A mixture of forecasts of one column by the network, exponential smoothing and simple experts.
 
 At each horizon in LEADS, the experts are weighted by Bernstein online aggregation (Wintenberger 2017, "Optimal learning
 with Bernstein online aggregation", theorem 3.3) with the linearised absolute loss. With forecasts f_k, weights w_k and
@@ -10,16 +10,17 @@ the mixture m = Σ w_k f_k, after the value y was observed,
     w_k ∝ π_k η_k exp(−η_k R_k)
 
 The linearised loss bounds the regret against the best fixed *combination* of experts by O(√(T log K)), rather than only
-against the best expert. Nothing is discounted, so there is no memory to choose. An expert without a forecast counts as
-if it had forecast the mixture.
+against the best expert. Nothing is discounted, so there is no memory length to choose. An expert without a forecast is
+treated as if its forecast were the mixture.
 
-The quantiles are the network's, moved to m, with distances multiplied by the ratio of the mean absolute errors of
-mixture and network at that horizon. If the largest of the last errors one row ahead, whose influence halves with each
-row, exceeds the width of the 90 % interval, both sides of the interval are as wide as that error.
+The quantiles are those of the network, shifted to m. Their distances from m are multiplied by the ratio of the mean
+absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead is stored, and is
+halved with each row. If it exceeds the width of the 90 % interval, both sides of the interval are as wide as this
+error.
 
 The mean is that of a distribution with these quantiles, plus the part of its mean error at that horizon that chance
-does not explain. Forecasts are not below zero if no value was, and not above 1 or 100 if that was the largest value,
-twice. Quantiles of integers are integers. Values that never moved are forecast exactly.
+does not explain. Forecasts are not below zero if no value was. They are not above 1 or 100 if this was the largest
+value and occurred twice. Quantiles of integers are integers. Values that never changed are forecast exactly.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -61,30 +62,30 @@ from rfa.runtime.series.smoothing_numba import (
 from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_widths
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
-# Ratio of errors: the share that the last ones retain, and its bounds.
+# Ratio of errors: the share of the mean that remains after an error, and the bounds of the ratio.
 KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
-# Number of errors that the mean error of the forecasts' means covers, number of zeros before there are others, and
-# number of values from which on errors count, because the first ones are not representative of the mean.
+# Number of errors over which the error of the mixture's mean is averaged, number of zeros with which this average
+# begins, and number of values before errors are included, because the first ones are not representative of the mean.
 OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
-# Shares of the probability on one side of the median around the ends of the calibrated intervals.
+# Probabilities around the ends of the calibrated intervals, on one side of the median.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
-# Minimum number of scored forecasts of a horizon from which on its weights are used fully, and the largest error of a
-# mean, in units of the usual error.
+# Number of scored forecasts of a horizon from which its weights are used fully, and the largest error of a mean, in
+# units of the usual error.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
 # Share of the largest of the last errors that remains after a row, and index of the 90 % interval among the calibrated
 # intervals.
 KEPT_RECENT, NINETY = 0.5, 2
-# Weight of the mean loss over all horizons in the losses of the members of exponential smoothing.
+# Weight of the mean loss over all horizons in the losses of the models of exponential smoothing.
 POOLED = 0.5
-# Distance from an integer, relative to its size, within which a bound counts as that integer.
+# Distance from an integer, relative to its size, within which a bound is treated as that integer.
 NEARLY_WHOLE = 1e-9
-# Number of values from which on values that did not move, and integers, count as such.
+# Numbers of values after which a constant column, and a column of integers, are treated as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
-# Number of values from which on forecasts are mixed. Before, the guess from the moves so far is used.
+# Number of values from which forecasts are mixed. Before, the forecast is a guess from the changes so far.
 MIXED_FROM = 4
-# Farthest horizon in cells, and of a pending forecast relative to the entry of LEADS near it.
+# Farthest horizon in cells, and farthest horizon of a pending forecast relative to the entry of LEADS near it.
 FURTHEST, FARTHEST_SHARE = 1e6, 2.0
-# Number of cells of the longest gap and a row.
+# Number of cells of the longest gap and of the row after it.
 MOST_CELLS = MOST_EMPTY + 1
 # Other modules whose functions the kernels of this module call.
 SOURCES = (
@@ -113,7 +114,7 @@ def nearest_lead(cells):
 
 @inline_jit
 def _observe_cell(numbers, memory, value, unit, moment, work):
-    """Add a cell, whose value is NaN if missing. Before the first value, nothing happens."""
+    """Add a cell, whose value is NaN if it is missing. Before the first value, this does nothing."""
     is_seen = value == value
     if numbers[at.CELLS] == 0:
         if not is_seen:
@@ -168,7 +169,7 @@ def _rate(numbers, lead, k):
 
 @inline_jit
 def _score_experts(numbers, memory, cell, value):
-    """Score the experts' forecasts for this cell. A missing value ends them without a score."""
+    """Score the experts' forecasts for this cell. If its value is missing, they are dropped without a score."""
     for lead in range(at.LEAD_COUNT):
         for i in range(at.EXPERT_PENDING[lead]):
             slot = _FIRST[lead] + i
@@ -202,7 +203,7 @@ def _score_slot(numbers, memory, lead, slot, value):
 
 @inline_jit
 def _add_offset(numbers, lead, error):
-    """Add an error of the forecasts' means."""
+    """Add an error of the mixture's mean."""
     numbers[at.OFFSET_COUNT + lead] += 1
     share = max(1 / numbers[at.OFFSET_COUNT + lead], 1 / OFFSETS)
     numbers[at.OFFSET + lead] += share * (error - numbers[at.OFFSET + lead])
@@ -214,17 +215,15 @@ def _add_offset(numbers, lead, error):
 
 @inline_jit
 def _least_scored(lead):
-    """Return the number of scored forecasts of a horizon that are informative, because forecasts that are pending at
-    the same time overlap.
-    """
+    """Return the number of scored forecasts of a horizon that is sufficient. Forecasts that are pending at the same
+    time overlap, so that more are needed."""
     return max(TRUSTED_FROM, np.float64(at.EXPERT_PENDING[lead]))
 
 
 @inline_jit
 def expert_weights(numbers, lead, out):
-    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which add up to one. At first, the network has
-    nearly one.
-    """
+    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`. Their sum is one. Before forecasts have been
+    scored, the weight of the network is nearly one."""
     most, total = -np.inf, 0.0
     for k in range(at.EXPERT_COUNT):
         rate = _rate(numbers, lead, k)
@@ -242,9 +241,8 @@ def expert_weights(numbers, lead, out):
 
 @inline_jit
 def error_ratio(numbers, lead):
-    """Return the mean absolute error of the mixture over that of the network at a horizon, close to 1 before there are
-    many errors.
-    """
+    """Return the ratio of the mean absolute errors of the mixture and the network at a horizon. With few errors, the
+    ratio is shrunk towards 1."""
     network = numbers[at.NETWORK_ERROR + lead]
     if not network > 0:
         return 1.0
@@ -255,9 +253,7 @@ def error_ratio(numbers, lead):
 
 @inline_jit
 def add_experts(numbers, memory, lead, cells, forecasts):
-    """Store the forecasts of the experts, and of the mixture after them, at a horizon in cells until their value is
-    observed.
-    """
+    """Store the forecasts of the experts and of the mixture at a horizon in cells until their value is observed."""
     free = free_slot(numbers, at.EXPERT_DUE + _FIRST[lead], at.EXPERT_PENDING[lead], cells)
     if free < 0:
         return
@@ -270,15 +266,14 @@ def add_experts(numbers, memory, lead, cells, forecasts):
 
 @inline_jit
 def cells_of(lead, unit):
-    """Return a horizon in cells, at least one."""
+    """Return the number of cells of a horizon, which is at least one."""
     return min(max(lead / unit if unit > 0 else lead, 1.0), FURTHEST)
 
 
 @inline_jit
 def _repair(numbers, cells):
-    """Repair numbers, which may come from arbitrary bytes, so that no loop is longer than a gap and all indices are
-    valid.
-    """
+    """Repair numbers, which may come from arbitrary bytes. Afterwards, no loop is longer than a gap, and all indices
+    are valid."""
     if not cells - MOST_CELLS <= numbers[at.CELLS] <= cells:
         start(numbers)
         forget_profile(numbers)
@@ -288,9 +283,9 @@ def _repair(numbers, cells):
 
 @kernel_jit(*SOURCES)
 def observe_column(numbers, memory, cells, value, unit, moment, work):
-    """Add the cells of a column until there are `cells`. The last cell has the value, and those before it are empty.
+    """Add cells to a column until their number is `cells`. The last cell has the value, and those before it are empty.
 
-    moment: local time of the value.
+    `moment` is the local time of the value.
     """
     work.tail[0] = np.nan
     _repair(numbers, cells)
@@ -303,7 +298,7 @@ def observe_column(numbers, memory, cells, value, unit, moment, work):
 
 @inline_jit
 def _mixed(weights, forecasts):
-    """Return the mixture of the existing forecasts, and replace missing forecasts by it."""
+    """Return the mixture of the forecasts that are not missing. Replace missing forecasts by it."""
     mixed = total = 0.0
     for k in range(at.EXPERT_COUNT):
         if forecasts[k] == forecasts[k]:
@@ -318,13 +313,13 @@ def _mixed(weights, forecasts):
 
 @inline_jit
 def _mix_experts(numbers, lead, weights, half_widths, forecasts):
-    """Mix the experts' forecasts, and write median and mean of the mixture after them.
+    """Mix the experts' forecasts, and write the median and the mean of the mixture after them.
 
     Args:
         half_widths: Half-widths of the network's intervals, `[2 levels]`.
 
     Returns:
-        The median, and the widths of the mixture's distribution below and above it relative to those of the network.
+        The median, and the ratios of the widths of the mixture's and the network's distributions below and above it.
     """
     mixed, levels = _mixed(weights, forecasts), len(SHARES)
     ratio = error_ratio(numbers, lead)
@@ -340,14 +335,14 @@ def _mix_experts(numbers, lead, weights, half_widths, forecasts):
 
 @kernel_jit(*SOURCES)
 def score_value(numbers, memory, cells, moment, value, work):
-    """Return z² of a value under the mixture's forecast of it, before it is observed, or NaN if there is none.
+    """Return z² of a value under the mixture's forecast, before the value is observed. Return NaN if there is no
+    forecast.
 
-    Scores do not depend on the requested horizons. Weights and widths are those of one cell ahead, which are learned
-    here, also after a gap.
+    Scores do not depend on the requested horizons. Weights and widths are those of one cell ahead, also after a gap.
 
     Args:
         cells, moment: Cell of the value, and its local time.
-        work: Its prior contains the network's quantiles for the value.
+        work: Buffers whose `prior` contains the network's quantiles for the value.
     """
     _repair(numbers, cells)
     ahead, quantiles, forecasts = np.float64(cells - numbers[at.CELLS]), work.prior, work.prior_forecasts
@@ -361,7 +356,7 @@ def score_value(numbers, memory, cells, moment, value, work):
     mixed, _, _ = _mix_experts(numbers, 0, work.expert_weights[0], work.half_widths, forecasts)
     if ahead == 1:
         add_experts(numbers, memory, 0, 1, forecasts)
-    # Exclude the width due to the last large error, which would hide a second one.
+    # Exclude the width due to the last large error, because it would hide a second one.
     z = normal_score(middle + (value - mixed) / error_ratio(numbers, 0), quantiles, 0.0, 1.0)
     return z * z
 
@@ -370,7 +365,7 @@ def score_value(numbers, memory, cells, moment, value, work):
 def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
     """Replace the network's forecasts of a column in `posterior` by those of the mixture.
 
-    moments: local time of the row and at the horizons.
+    `moments` contains the local times of the row and at the horizons.
     """
     for lead in range(at.LEAD_COUNT):
         work.column[lead, a] = -1
@@ -400,7 +395,7 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
 
 @kernel_jit(*SOURCES)
 def write_weights(numbers, leads, unit, weights, a, work):
-    """Write the weights of the experts at each horizon, `[H, P, EXPERT_COUNT]`, after `mix_column` has mixed them."""
+    """Write the weights of the experts at each horizon, `[H, P, EXPERT_COUNT]`, after a call of `mix_column`."""
     for h in range(len(leads)):
         lead, forecasts, total = nearest_lead(cells_of(leads[h], unit)), work.forecasts[h, a], 0.0
         for k in range(at.EXPERT_COUNT):
@@ -415,10 +410,10 @@ def write_weights(numbers, leads, unit, weights, a, work):
 
 @kernel_jit(*SOURCES)
 def remember_forecasts(numbers, memory, leads, unit, a, work):
-    """Store the forecasts of `mix_column` until their values are observed, for each of LEADS but the first the first
-    one near it.
+    """Store the forecasts of `mix_column` until their values are observed. For each of LEADS except the first, the
+    first requested horizon near it is stored.
 
-    `score_value` makes the forecasts of one cell ahead again.
+    `score_value` computes the forecasts of one cell ahead again.
     """
     if numbers[at.SEEN] < MIXED_FROM:
         return
@@ -438,9 +433,8 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
 
 @inline_jit
 def _mean_error(numbers, lead, usual):
-    """Return the mean error of the means at a horizon: the usual one, plus the part of the difference that chance does
-    not explain.
-    """
+    """Return the mean error of the mixture's mean at a horizon. It is the usual error, plus the part of the difference
+    from it that chance does not explain."""
     away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
     # Errors of overlapping forecasts may be correlated, by the correlation of two successive ones, which initially is
     # that of full overlap.
@@ -457,7 +451,8 @@ def _mean_error(numbers, lead, usual):
 
 @inline_jit
 def _upper_bound(numbers):
-    """Return the largest possible value of a share that has reached it more than once."""
+    """Return the largest possible value if the values are shares that have reached it more than once. Otherwise, return
+    infinity."""
     largest = numbers[at.LARGEST_OF_ALL]
     is_share = numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100)
     return largest if is_share and numbers[at.TOUCHES] >= 2 else np.inf

@@ -1,7 +1,8 @@
 """The season of a column's mixture, and the values that it ignores.
 
-The season is that of the clock (a year of months, a day of hours, …) unless a search of the last values finds another
-one. A single value far beyond all others is ignored, as are the first values that are far from the others.
+The season is determined by the typical lag (a year of months, a day of hours, …), unless a search of the last values
+finds another one. A single value far beyond all others is ignored, as are the first values if they are far from the
+others.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -20,9 +21,9 @@ from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.profile_numba import forget_profile
 from rfa.runtime.series.smoothing_numba import replay
 
-# After this number of values, first values at a distance of this number of median deviations are ignored.
+# After YOUNG values, first values that are more than FAR median deviations away are ignored.
 YOUNG, FAR = 16, 50.0
-# From this number of values on, a value at a distance of this number of mean changes is an outlier.
+# From ODD_FROM values on, a value that is more than ODD mean changes away is an outlier.
 ODD_FROM, ODD = 12, 20.0
 # Searches for a season: the first one, the growth factor to the next, and the minimum and maximum number of cells in
 # between.
@@ -35,7 +36,7 @@ SOURCES = (auto_season_numba, profile_numba, *profile_numba.SOURCES)
 
 @inline_jit
 def clock_season(unit):
-    """Return the usual season of rows `unit` seconds apart, in cells, or 1 if there is none."""
+    """Return the usual season in cells of rows that are `unit` seconds apart. Return 1 if there is none."""
     if unit < 60:
         return 1
     for cycle, shortest in ((DAY, 4.0), (HOUR, 4.0), (WEEK, 4.0), (YEAR, 3.0)):
@@ -50,7 +51,8 @@ def clock_season(unit):
 
 @inline_jit
 def _search_season(numbers, memory, unit, scratch):
-    """Set the season that a search of the last values finds, else that of the clock. Start again with a new season."""
+    """Set the season that a search of the last values finds, or otherwise the usual one. If the season is new, the
+    values are processed again."""
     cells = np.int64(numbers[at.CELLS])
     count = at.RING if cells > at.RING else cells
     for k in range(count):
@@ -70,7 +72,7 @@ def _search_season(numbers, memory, unit, scratch):
 
 @inline_jit
 def set_season(numbers, memory, cell, unit, scratch):
-    """Set the season of the clock and, from FIRST_SEARCH cells on, search for one when a search is due."""
+    """Set the usual season. From FIRST_SEARCH cells on, search for a season when a search is due."""
     if cell < FIRST_SEARCH:  # the season of the clock
         numbers[at.SEASON], numbers[at.NEXT_SEARCH] = clock_season(unit), FIRST_SEARCH
         return
@@ -80,7 +82,8 @@ def set_season(numbers, memory, cell, unit, scratch):
 
 @inline_jit
 def without_oddity(numbers, value):
-    """Return the value, or NaN if it is beyond all others and far from the last one. The next value is accepted."""
+    """Return the value. Return NaN if it is beyond all others and far from the last one. The next value is then
+    accepted."""
     is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
     is_far = abs(value - numbers[at.LATEST]) > ODD * numbers[at.CHANGE]
     is_odd = is_beyond and is_far and numbers[at.SEEN] >= ODD_FROM and numbers[at.WAS_ODD] == 0
@@ -112,7 +115,7 @@ def _median(numbers, count):
 
 @inline_jit
 def leave_out_first(numbers, memory, scratch):
-    """Start again if some of the first values were far from all others, with the median in their place."""
+    """Replace the first values that were far from all others by the median, and process the values again."""
     count = np.int64(numbers[at.CELLS])
     if count > at.RING:
         return

@@ -1,4 +1,4 @@
-"""Steps of the series network, from rows of many streams to their outputs, in compiled code."""
+"""Process rows of many streams with the series network, in compiled code."""
 
 from __future__ import annotations
 
@@ -45,18 +45,22 @@ MAGIC: Final = b"RFAS\x06"
 MIXED_MAGIC: Final = b"RFAM\x07"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
-# Rows of a piece, which take about 20 ms in compiled code. With the network on a device, a piece has four times as
-# many.
+# Number of rows of a piece. They take about 20 ms in compiled code. If a device runs the network, a piece has four
+# times as many rows.
 ROWS: Final = 256
 # Maximum number of tokens per call of the network, over all streams and columns.
 TOGETHER: Final = 64
 
 
 class NetworkSteps:
-    """Steps of the network for some columns. See `FilterSteps`.
+    """Processes observations of some columns with the network. See `FilterSteps`.
 
     Args:
-        device: Device for long pieces of a series, or None.
+        decoder: The network.
+        size: Number of columns.
+        horizons: Horizons of the forecasts whose intervals adapt.
+        buffers: Buffers of the calls.
+        device: Device for long pieces of a series. If None, the CPU is used.
         is_mixed: Whether forecasts are those of the mixture (`mixture_numba.py`).
     """
 
@@ -141,9 +145,8 @@ class NetworkSteps:
 
     @contextmanager
     def borrow(self, pool: StatePool, readout: Readout, streams: int, max_rows: int) -> Iterator[_Borrowed]:
-        """Yield buffers for the rows of this number of streams, which may be sized for up to twice as many streams and
-        rows.
-        """
+        """Yield buffers for the rows of a number of streams. They may be sized for up to twice as many streams and
+        rows."""
         of_pool, options = self._pools.get(pool), self._options.get(readout)
         if of_pool is None:
             mixture = StoredMixture.of(pool.arrays, self.size)
@@ -174,7 +177,8 @@ class NetworkSteps:
 
 
 def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
-    """Return, for each stream, the first row with a number that is too large for the network, or its end."""
+    """Return, for each stream, the first row that contains a number too large for the network. If there is none, return
+    the end of its rows."""
     is_beyond = np.abs(values) > LARGEST_VALUE
     if not is_beyond.any():
         return ends
@@ -186,7 +190,7 @@ def _first_invalid(values: Array, begins: Array, ends: Array) -> Array:
 def _entries(
     weights: Handle, pool: PoolArrays, readout: Readout, horizons: Horizons, buffers: Buffers
 ) -> tuple[Entry, ...]:
-    """Return the entries of `KernelHandles`, which are compiled at the first call of the process."""
+    """Return the entries of `KernelHandles`. They are compiled by the first call in the process."""
     tokens, row = buffers
     size, horizon = len(row.posterior.mean), len(readout.horizon)
     scorer = Scorer(pool.scored, horizons, readout.calibration.tables, readout.spec, row.workspace)
@@ -221,9 +225,8 @@ class _PoolHandle(NamedTuple):
 
 
 class _HandleCache:
-    """Cache for the handle of the network, its buffers, and the last pool and options. It stores only the addresses of
-    the last two.
-    """
+    """Caches the handle of the network, its buffers, and the last pool and options. Of the last two, only the addresses
+    are stored."""
 
     def __init__(self, weights: Handle, buffers: Handle, entries: tuple[Entry, ...]) -> None:
         self._weights, self._buffers, self._entries = weights, buffers, entries
@@ -231,7 +234,8 @@ class _HandleCache:
         self._handle: Handle | None = None
 
     def handle_of(self, pool: Handle, options: Handle) -> tuple[KernelHandles, Handle]:
-        """Return all handles, and a handle of them. The caller must keep the former alive while it uses the latter."""
+        """Return all handles, and a handle of them. The caller must keep the former alive while the latter is in
+        use."""
         handles = KernelHandles(self._weights, pool, options, self._buffers, *self._entries)
         key = pool.address, options.address, id(pool.kind), id(options.kind)
         if self._handle is None or key != self._last:
@@ -240,7 +244,7 @@ class _HandleCache:
 
 
 class _Borrowed(NamedTuple):
-    """Handles for compiled code, and the arrays behind them that Python reads."""
+    """Handles for compiled code, and the arrays behind them that Python code reads."""
 
     handles: KernelHandles
     handle: Handle

@@ -8,11 +8,11 @@ bounded by FAR s, and s the mean of |e|,
 
     d ← d + max(GAIN, 1 / (n + 1)) e        n: cycles so far
     w ← w + max(WEEK_GAIN, 1 / (weeks + 1)) (e + (q − 1) w) / (values per slot)
-    ℓ ← ℓ + e / N        N: the number of values in a week; 90 for daily rows. Means of |e| cover as many.
+    ℓ ← ℓ + e / N        N: the number of values in a week; 90 for daily rows. Means of |e| are over N values, too.
 
-If e is beyond FAR s, on the side on which it was at the last visit of the bin, d moves by the nearer of both.
+If e is beyond FAR s on the same side as at the previous visit of the bin, d moves by the smaller of the two errors.
 Deviations that recur are therefore learned the second time, and unique ones change d only slightly. With mean errors
-E_d without weekdays and E_w with them, q = E_d⁸ / (E_d⁸ + E_w⁸), and 0 in the first week.
+E_d without weekdays and E_w with them, q = E_d⁸ / (E_d⁸ + E_w⁸). In the first week, q is 0.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -29,17 +29,17 @@ from rfa.runtime.series.leads import DAY, WEEK, YEAR
 
 # Other modules whose functions this module calls.
 SOURCES = (series_leads,)
-# Times that are moments, from 1971 to 9998, because smaller ones may be row counts.
+# Range of times that are treated as seconds since 1970: the years 1971 to 9998. Smaller numbers may be row counts.
 FIRST_MOMENT, LAST_MOMENT = 365 * DAY, 253_300_000_000.0
 # Minimum number of bins of a day, maximum distance of the lag of daily rows from a day, and number of bins on each side
 # of a day of the year that are averaged.
 LEAST_BINS, DAILY, AROUND = 4, 0.1, 7
-# Change of the number of bins from which on the profile starts again.
+# Relative change of the number of bins above which the profile starts again.
 UNLIKE_BINS = 0.25
 GAIN, WEEK_GAIN, FAR, SHARPNESS = 0.12, 0.25, 4.0, 8.0
 # Number of errors before they are bounded, and number of daily rows that ℓ covers.
 FAR_FROM, LEVEL_ROWS = 20.0, 90.0
-# Marks a bin without values.
+# Value of a bin without values.
 UNSEEN = np.float32(1e30)
 # Monday is day 0, and 1970 began on a Thursday.
 FIRST_WEEKDAY = 3.0
@@ -47,7 +47,8 @@ FIRST_WEEKDAY = 3.0
 
 @inline_jit
 def _cycle(unit, moment):
-    """Return the cycle of rows `unit` seconds apart, day or year, or 0 if there is none."""
+    """Return the length in seconds of the cycle (day or year) of rows that are `unit` seconds apart. Return 0 if there
+    is none."""
     if not (FIRST_MOMENT <= moment <= LAST_MOMENT and unit > 0):
         return 0.0
     if abs(unit - DAY) <= DAILY * DAY:
@@ -62,7 +63,7 @@ def _bins(cycle, unit):
 
 @inline_jit
 def _bin(numbers, moment):
-    """Return the bin of a local time. The bin of a day is centred at its time."""
+    """Return the bin of a local time. A bin of the day is centred at its time."""
     bins = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.DAY_BINS))
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.int64(np.rint(moment % DAY * bins / DAY)) % bins
@@ -79,7 +80,7 @@ def _slot(numbers, moment):
 
 @inline_jit
 def _day_profile(numbers, memory, moment):
-    """Return d at a local time, or NaN without values."""
+    """Return d at a local time. Return NaN if there are no values."""
     k = _bin(numbers, moment)
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.float64(memory[at.DAY_PROFILE + k]) if memory[at.DAY_LAST + k] != UNSEEN else np.nan
@@ -93,7 +94,7 @@ def _day_profile(numbers, memory, moment):
 
 @inline_jit
 def _week_share(numbers, moment):
-    """Return q, the share of the deviations of weekdays that counts."""
+    """Return q, the factor of the deviations of weekdays."""
     if moment - numbers[at.PROFILE_BEGAN] < WEEK or not numbers[at.DAY_ERROR] > 0:
         return 0.0
     return 1 / (1 + (numbers[at.WEEK_ERROR] / numbers[at.DAY_ERROR]) ** SHARPNESS)
@@ -106,7 +107,7 @@ def _level_rows(numbers):
 
 @inline_jit
 def expected(numbers, memory, moment):
-    """Return p at a local time, relative to the first value of the column, or NaN without values."""
+    """Return p at a local time, relative to the first value of the column. Return NaN if there are no values."""
     if numbers[at.PROFILE_CYCLE] == 0:
         return np.nan
     share = _week_share(numbers, moment)
@@ -134,7 +135,7 @@ def _begin_profile(numbers, memory, moment, cycle, bins):
 
 @inline_jit
 def update_profile(numbers, memory, moment, unit, value, is_odd):
-    """Add a value at a local time. Of several successive values in the same bin, only the first is added."""
+    """Add a value at a local time. Of several successive values in one bin, only the first is added."""
     cycle = _cycle(unit, moment)
     bins = _bins(cycle, unit)
     is_like = abs(bins - numbers[at.PROFILE_BINS]) <= UNLIKE_BINS * bins
@@ -146,7 +147,7 @@ def update_profile(numbers, memory, moment, unit, value, is_odd):
     value -= numbers[at.FIRST]
     if _bin(numbers, moment) != numbers[at.LAST_BIN]:
         numbers[at.LAST_BIN] = _bin(numbers, moment)
-        # An outlier may recur, but a bin does not begin with one.
+        # An outlier may recur, but must not be the first value of a bin.
         if not is_odd or memory[at.DAY_LAST + _bin(numbers, moment)] != UNSEEN:
             _learn(numbers, memory, moment, value)
     if not is_odd:
@@ -187,7 +188,7 @@ def _learn(numbers, memory, moment, value):
 
 @inline_jit
 def _learn_week(numbers, memory, moment, error, bound):
-    """Add an error without weekdays to their deviations, and to the mean errors with and without them."""
+    """Update the deviations of weekdays with an error, and update the mean errors with and without them."""
     slot = _slot(numbers, moment)
     weekday = np.float64(memory[slot])
     bins = numbers[at.PROFILE_BINS] if numbers[at.PROFILE_CYCLE] == DAY else 1.0

@@ -1,12 +1,12 @@
-"""Regression of one column on columns that are known ahead, such as prices, promotions and holidays.
+"""Regression of one column on columns whose future values are known, such as prices, promotions and holidays.
 
-Values and covariates are differenced by the same linear operator D, so that level, trend and season drop out:
+Values and covariates are differenced by the same linear operator D, so that level, trend and season cancel:
 
     e = D y, z = D x, D v = v_t - mean of v at earlier rows      e = β z + D noise (Cochrane and Orcutt 1949)
 
-D is the operator in OPERATORS with the smallest mean absolute residual so far. It uses the rows before, or rows whole
-seasons before. β is a ridge regression of e on z over all rows. Each coefficient is then shrunk by the non-negative
-garrote (Breiman 1995), which sets the coefficients of covariates that explain no more than chance to zero:
+D is the operator in OPERATORS with the smallest mean absolute residual so far. It uses the preceding rows, or rows
+whole seasons before. β is a ridge regression of e on z over all rows. Each coefficient is then shrunk by the
+non-negative garrote (Breiman 1995), which sets the coefficients of covariates that explain no more than chance to zero:
 
     β = (C + Λ)⁻¹ g        C = Σ (z - z̄)(z - z̄)ᵀ, g = Σ (z - z̄) (e - ē), Λ = diag(½ max z²)
     β_k ← β_k max(0, 1 - T / t_k²)                                       t_k² = β_k² / (s² [(C + Λ)⁻¹]_kk)
@@ -26,27 +26,27 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
 
-# Number of rows that differences reach back.
+# Maximum number of rows between a row and the earlier rows of a difference.
 RING: Final = 52
 # Operators: the distance between the earlier rows, and their number.
 OPERATORS: Final = np.array([[1, 1], [1, 8], [5, 4], [7, 4], [12, 3], [24, 2], [52, 1]])
 OPERATOR_COUNT: Final = len(OPERATORS)
-# T of the garrote, the share of the largest square that the ridge adds, and the share of mean residuals that is
-# retained.
+# T of the garrote, the share of the largest square that the ridge adds, and the share of the mean residuals that
+# remains after a row.
 CHANCE, RIDGE, KEPT = 4.0, 0.5, 0.98
-# Limit on a residual in mean residuals, and number of rows before there is a coefficient, in addition to the
-# covariates.
+# Limit on a residual as a multiple of the mean residual. Coefficients are computed from FIRST_ROWS rows on, plus one
+# per covariate.
 FURTHEST_OFF, FIRST_ROWS = 20.0, 8
-# Stored for a missing number, because states are finite.
+# Value that is stored for a missing number, because states must be finite.
 MISSING: Final = 1e300
 LARGEST_EFFECT: Final = 1e12
 _TINY = 1e-300
 
-# State of a stream, `[SHARED + K (3 + RING)]`: number of rows; then, of the covariates, the first ones, the means and
-# their counts, and the ring.
+# State of a stream, `[SHARED + K (3 + RING)]`: number of rows; then, for the covariates, their first values, their
+# means, the numbers of values in the means, and the ring.
 ROWS, SHARED = 0, 1
 # State of a column, `[COLUMN + 5 K + K K]`: mean residual by operator, number of values and of integers among them, the
-# smallest value, number of pairs, their mean e and Σ (e - ē)², mean size of the residuals, the ring; then, of the
+# smallest value, number of pairs, their mean e and Σ (e - ē)², mean size of the residuals, the ring; then, for the
 # covariates, mean z, g, β, the shrunk β, the largest z², and C.
 RESIDUALS = 0
 SEEN = RESIDUALS + OPERATOR_COUNT
@@ -55,18 +55,18 @@ COLUMN = VALUES + RING
 
 
 def shared_size(count: int) -> int:
-    """Return the size of the state of a stream with this number of covariates."""
+    """Return the size of the state of a stream with `count` covariates."""
     return SHARED + count * (3 + RING)
 
 
 def column_size(count: int) -> int:
-    """Return the size of the state of a column."""
+    """Return the size of the state of a column with `count` covariates."""
     return COLUMN + count * (5 + count)
 
 
 @inline_jit
 def _difference(ring, first, stride, row, value, operator):
-    """Return D of a value at a row, or MISSING if there are no earlier values.
+    """Return D of a value at a row. Return MISSING if there are no earlier values.
 
     The earlier values are `ring[first + stride * (row % RING)]`.
     """
@@ -113,7 +113,7 @@ def _solve(factor, count, right, out):
 
 @inline_jit
 def _fit(column, count, matrix, right, solved):
-    """Compute β and the shrunk β."""
+    """Compute β and its shrunk form."""
     products, beta, shrunk = COLUMN + count, COLUMN + 2 * count, COLUMN + 3 * count
     largest, squares = COLUMN + 4 * count, COLUMN + 5 * count
     for i in range(count):
@@ -185,7 +185,7 @@ def _learn(shared, column, count, x, value, z, matrix, right, solved):
 
 @inline_jit
 def _effect(shared, column, count, x):
-    """Return β (x - x₀), with the mean in place of a missing x."""
+    """Return β (x - x₀). If x is missing, its mean is used."""
     total = 0.0
     for i in range(count):
         covariates = x[i] if x[i] == x[i] else shared[SHARED + count + i]
@@ -195,9 +195,8 @@ def _effect(shared, column, count, x):
 
 @inline_jit
 def _start(shared, x):
-    """Set x₀ of a stream from the covariates of its first row, and from later rows that have the first value of a
-    covariate.
-    """
+    """Set x₀ of a stream from the covariates of its first row. A covariate that is missing there is set from the first
+    row that contains it."""
     count = len(x)
     for i in range(count):
         if x[i] != x[i]:
@@ -214,13 +213,14 @@ def regress_rows(shared, columns, inputs, values, count, seen, ahead, bounds):
     """Process the rows of one stream with the regressions of its columns.
 
     Args:
-        shared, columns: State of the stream (see `shared_size`) and of its columns, `[P, column_size]`.
-        inputs: Covariates of each row and at its horizons, NaN where missing, `[R, K (1 + H)]`.
-        values: `[R, P]`, NaN where missing.
-        count: K.
-        seen: Output. Effect at each row, from what was learned before it, `[R, P]`.
-        ahead: Output. Effect at the horizons, from what was learned up to the row, `[R, H, P]`.
-        bounds: Output. Smallest possible value, and whether all values were integers, `[R, P, 2]`.
+        shared: State of the stream. See `shared_size`.
+        columns: State of its columns, `[P, column_size]`.
+        inputs: Covariates of each row and at its horizons, `[R, K (1 + H)]`. Missing values are NaN.
+        values: Values of each row, `[R, P]`. Missing values are NaN.
+        count: Number K of covariates.
+        seen: Output: effect at each row, from the rows before it, `[R, P]`.
+        ahead: Output: effect at the horizons, from the rows up to this one, `[R, H, P]`.
+        bounds: Output: smallest possible value, and whether all values were integers, `[R, P, 2]`.
     """
     z, matrix = np.zeros((OPERATOR_COUNT, count)), np.zeros((count, count))
     right, solved, x = np.zeros(count), np.zeros(count), np.zeros(count)

@@ -1,4 +1,4 @@
-"""Buffers in which rows of the series network are processed, and the handles with which compiled code reads them."""
+"""Buffers for processing rows of the series network, and the handles with which compiled code reads them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Array = np.ndarray
 
 
 class Shape(NamedTuple):
-    """Sizes of buffers. `max_rows` is the number of rows per stream."""
+    """Sizes of buffers. `max_rows` is the maximum number of rows per stream."""
 
     columns: int
     streams: int
@@ -36,7 +36,7 @@ class TokenBuffers(NamedTuple):
     """Buffers for the tokens of some streams.
 
     Attributes:
-        begins: Row of the batch where each stream was before these tokens.
+        begins: Index in the batch of each stream's first row in these tokens.
         is_committed: Whether all rows of a stream are valid.
         states: States of the tokens, followed by those of the columns' previous tokens.
     """
@@ -56,7 +56,7 @@ class TokenBuffers(NamedTuple):
 
     @classmethod
     def allocate(cls, decoder: SeriesDecoder, shape: Shape) -> TokenBuffers:
-        """Allocate buffers for the maximum number of tokens and queries of this number of rows."""
+        """Allocate buffers that have space for the tokens and queries of all rows."""
         columns, streams, max_rows, horizon = shape
         slots = decoder.initial_means.shape
         tokens, queries = streams * columns * (max_rows + 1), streams * columns * max_rows * (3 + 2 * horizon)
@@ -77,7 +77,7 @@ class TokenBuffers(NamedTuple):
 
 
 class RowBuffers(NamedTuple):
-    """Buffers for the filter's outputs of one row, and for the quantiles of one of its forecasts."""
+    """Buffers for the outputs of one row, and for the quantiles of one of its forecasts."""
 
     out: Observed
     posterior: FilterOutput
@@ -97,7 +97,7 @@ class RowBuffers(NamedTuple):
 
 
 class PoolArrays(NamedTuple):
-    """Arrays of a pool for its streams: those of the network, of the scoring, and of the mixture."""
+    """Arrays of a pool that belong to the network, the scoring and the mixture."""
 
     stored: StoredStreams
     scored: StreamStates
@@ -105,7 +105,7 @@ class PoolArrays(NamedTuple):
 
 
 class RequestOptions(NamedTuple):
-    """Part of a `Scorer` that depends on the request."""
+    """The part of a `Scorer` that depends on the request."""
 
     horizons: Horizons
     tables: Tables
@@ -120,9 +120,8 @@ class Buffers(NamedTuple):
 
 
 class KernelHandles(NamedTuple):
-    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently, and
-    the entries of the kernels that other kernels call.
-    """
+    """Handles of the network's `Weights`, `PoolArrays`, `RequestOptions` and `Buffers`, which change independently. It
+    also contains the entries of the kernels that other kernels call."""
 
     weights: Handle
     pool: Handle

@@ -1,4 +1,5 @@
-"""Rows of the series network in compiled loops: tokens, the network, the robust filter, and the scored outputs."""
+"""Process rows of the series network in compiled loops: tokens, the network, the robust filter, and the scored
+outputs."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def,call-arg"
@@ -46,11 +47,11 @@ SOURCES = (
 
 @callee(*SOURCES)
 def score_rows(arguments, score, count):
-    """Write the outputs of rows. After an invalid row, all later rows of its stream are invalid too.
+    """Write the outputs of rows. After an invalid row, all later rows of its stream are invalid.
 
     Args:
         arguments: Packed arguments. See `process_rows`.
-        score: Entry from `scoring_entry`.
+        score: Entry that `scoring_entry` returned.
         count: Number of rows.
     """
     parts: Any = members(arguments)
@@ -105,7 +106,8 @@ def score_rows(arguments, score, count):
 
 @inline_jit
 def _mix(mixture, work, rows, row, quantiles, pool_row, values, posterior, weights):
-    """Replace the network's forecasts by those of the mixture, which is loaded into `work`, and write its weights."""
+    """Replace the network's forecasts by those of the mixture, and write its weights. The mixture of the stream is
+    copied to `work`."""
     if work.loaded[0] != pool_row:
         work.loaded[0] = pool_row
         copy2(mixture.numbers[pool_row], work.numbers)
@@ -155,7 +157,8 @@ def reset_workspace(workspace, mixture):
 
 @inline_jit
 def _find_streams_left(cursors, ends, buffers):
-    """Return whether any stream has rows left. Streams that have rows left are marked to be committed."""
+    """Return whether any stream has unprocessed rows. Mark the streams with unprocessed rows, so that they are
+    committed."""
     is_left = False
     for stream in range(len(cursors)):
         buffers.begins[stream] = cursors[stream]
@@ -166,7 +169,7 @@ def _find_streams_left(cursors, ends, buffers):
 
 @inline_jit
 def _gather_states(hidden, pool_rows, tokens, query_count, buffers):
-    """Append the states of the columns' tokens before this call to those of its tokens. Return the total number."""
+    """Append the states of the columns' tokens before this call to those of the new tokens. Return the total number."""
     columns = hidden.shape[1]
     for stream in range(len(pool_rows)):
         for a in range(columns):
@@ -186,14 +189,14 @@ def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed
         handle: Handle of `KernelHandles`.
         batch: Pool rows, times, values and noise of all rows (`filter_steps.Batch`).
         outputs, trace: Outputs.
-        pool_rows, cursors, ends: For each stream, its row in the pool and its remaining rows in the batch, `[S]`.
-            Cursors are advanced.
-        passed: See `next_tokens`.
-        max_rows: Maximum number of rows of a stream at a time.
+        pool_rows: Row in the pool of each stream, `[S]`.
+        cursors, ends: Range of the unprocessed rows of each stream in the batch, `[S]`. Cursors are advanced.
+        passed: Number of empty cells that were already created. See `next_tokens`.
+        max_rows: Maximum number of rows of a stream per patch.
         with_outputs: Whether to write outputs.
 
     Returns:
-        (0, 0), or the number of tokens and rows of the patch with an invalid row, which is not committed.
+        (0, 0), or the numbers of tokens and rows of a patch with an invalid row, which is not committed.
     """
     handles: Any = opened(handle)
     pool, options = opened(handles.pool), opened(handles.options)

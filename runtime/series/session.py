@@ -1,6 +1,5 @@
 """The compiled series network as a session for golden outputs. It processes one stream token by token, and predicts
-some horizons after each token.
-"""
+some horizons after each token."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ class _Output(NamedTuple):
 
 
 class SeriesSession:
-    """Session of the series network. See `rfa.runtime.bundle.golden.Session`."""
+    """A session of the series network. See `rfa.runtime.bundle.golden.Session`."""
 
     def __init__(self, decoder: SeriesDecoder) -> None:
         self._decoder = decoder
@@ -29,11 +28,12 @@ class SeriesSession:
         return [_Output(QUANTILES)]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the quantiles of (y - c) / s, where c and s are the centre and the scale of the token, `[N, K, Q]`.
+        """Return the quantiles of (y - c) / s, `[N, K, Q]`. c and s are the centre and the scale of the token.
 
         Args:
+            output_names: Not used, because there is only one output.
             inputs: `tokens` `[N, FEATURES]`; `lags` `[N]`, the number of cells since the last complete patch; and
-                `asked` `[N, K, QUERY_FEATURES]`. A token with a lag of PATCH completes a patch.
+                `asked` `[N, K, QUERY_FEATURES]`. A token whose lag is PATCH completes a patch.
         """
         decoder, tokens, lags, asked = self._decoder, inputs["tokens"], inputs["lags"], inputs["asked"]
         means, precisions = decoder.initial_means[None].copy(), decoder.initial_precisions[None].copy()

@@ -1,18 +1,18 @@
-"""Exponential smoothing of one column in constant memory: every member of a small grid at once.
+"""Exponential smoothing of one column in constant memory, with all models of a small grid at once.
 
-Each member is a damped linear trend (Gardner and McKenzie 1985) of the deseasonalised values: level ℓ, trend b and
+Each model is a damped linear trend (Gardner and McKenzie 1985) of the deseasonalised values, with level ℓ, trend b and
 parameters (α, β, φ).
 
-    e = y − p − (ℓ + φ b)        p: seasonal profile at this cell; 0 in a member without a season
+    e = y − p − (ℓ + φ b)        p: seasonal profile at this cell; 0 in a model without a season
     ℓ ← ℓ + φ b + α e            α at least 1 / (n + 1), so that the first values set the level
     b ← φ b + α β e
     forecast at horizon h = ℓ + (φ + … + φ^h) b + p at cell t + h
 
 The profile is a running classical decomposition: the value half a season ago minus the mean of the season around it,
-averaged over cycles with a weight of at least γ. It does not depend on members, so all members with the same γ share a
-profile. At each horizon, the weight of a member is exp(−rate × loss). The loss is its discounted absolute error
-relative to the mean absolute change, plus half of its mean over the horizons. The second form of each member smooths
-the logarithms of the values, so its season and trend are factors.
+averaged over cycles with a weight of at least γ. It does not depend on the model, so all models with the same γ use one
+profile. At each horizon, the weight of a model is exp(−rate × loss). The loss is its discounted absolute error relative
+to the mean absolute change, plus half of its mean over the horizons. Each model exists in two forms: form 0 smooths the
+values, and form 1 their logarithms, so that season and trend are factors.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -27,7 +27,7 @@ from rfa.runtime.series import mixture_layout as at
 
 ALPHA, BETA, DAMPING = at.GRID.T.copy()
 DISCOUNT, RATE, LARGEST_LOSS = 0.99, 0.5, 20.0
-# Limit on an error in mean changes, and number of values from which on it applies.
+# Limit on an error as a multiple of the mean change, and number of values from which it applies.
 FURTHEST_OFF, OFF_FROM = 20.0, 12
 # Largest logarithm of a forecast.
 LARGEST_LOG = 700.0
@@ -45,7 +45,7 @@ def start(numbers):
 
 @inline_jit
 def _value_in(numbers, memory, form, cell):
-    """Return one of the last values, in a form."""
+    """Return the value at one of the last cells, or its logarithm in form 1."""
     if form == 0:
         return numbers[at.VALUES + cell % at.RING]
     return np.float64(memory[at.LOGS + cell % at.RING])
@@ -53,7 +53,7 @@ def _value_in(numbers, memory, form, cell):
 
 @inline_jit
 def profile_at(memory, form, profile, season, cell):
-    """Return a seasonal profile at a cell. The first profile is 0."""
+    """Return the value of a seasonal profile at a cell. The first profile is 0 everywhere."""
     if profile == 0 or season < 2:
         return 0.0
     start = at.PROFILE + (form * (at.PROFILES - 1) + profile - 1) * at.LONGEST
@@ -62,13 +62,14 @@ def profile_at(memory, form, profile, season, cell):
 
 @inline_jit
 def forms_of(numbers):
-    """Return the number of forms that apply. Logarithms require that all values are positive."""
+    """Return the number of forms. It is 2 if all values are positive, so that logarithms exist, and 1 otherwise."""
     return 2 if numbers[at.IS_POSITIVE] > 0 else 1
 
 
 @inline_jit
 def update_members(numbers, memory, form, cell, value, seen):
-    """Update the members of a form with a value, NaN if missing, which `seen` values preceded."""
+    """Update the models of a form with a value, which is NaN if it is missing. `seen` is the number of values before
+    it."""
     is_seen, season = value == value, np.int64(numbers[at.SEASON])
     first = 1.0 / (seen + 1)
     bound = np.inf
@@ -88,9 +89,8 @@ def update_members(numbers, memory, form, cell, value, seen):
 
 @inline_jit
 def update_profiles(numbers, memory, form, cell, begin):
-    """Update the seasonal profiles with the value half a season before `cell`. Values from cell `begin` on are
-    available.
-    """
+    """Update the seasonal profiles with the value half a season before `cell`. Values are available from the cell
+    `begin` on."""
     season = np.int64(numbers[at.SEASON])
     if season < 2 or cell - begin < season:
         return
@@ -109,7 +109,7 @@ def update_profiles(numbers, memory, form, cell, begin):
 
 @inline_jit
 def replay(numbers, memory):
-    """Compute members and profiles again from the last values, with the season that was found."""
+    """Compute models and profiles again from the last values. This is done when a season has been found."""
     cells = np.int64(numbers[at.CELLS])
     begin = cells - at.RING + 1 if cells > at.RING else 1
     for k in range(at.PROFILE, at.EXPERT_FORECAST):
@@ -131,7 +131,7 @@ def replay(numbers, memory):
 
 @inline_jit
 def member_weights(numbers, lead, pooled, out):
-    """Compute the weights of all members at a horizon, `[MEMBERS]`. Those of each form add up to about one.
+    """Compute the weights of all models at a horizon, `[MEMBERS]`. Those of each form add up to about one.
 
     Args:
         pooled: Weight of the mean loss over all horizons. 0 if the result must not depend on the requested horizons.
@@ -151,9 +151,8 @@ def member_weights(numbers, lead, pooled, out):
 
 @inline_jit
 def has_arrived(numbers, due, cell):
-    """Return whether the pending forecast at index `due` is for this cell. A forecast whose cell has come is no longer
-    pending.
-    """
+    """Return whether the pending forecast at index `due` is for this cell. If its cell is this one or an earlier one,
+    it is no longer pending afterwards."""
     arrives = numbers[due]
     if arrives == 0 or arrives > cell:
         return False
@@ -163,10 +162,14 @@ def has_arrived(numbers, due, cell):
 
 @inline_jit
 def free_slot(numbers, due, count, cells):
-    """Reserve a slot, of `count` slots whose cells begin at index `due`, for a forecast `cells` ahead.
+    """Reserve a slot for a forecast that is `cells` ahead.
+
+    Args:
+        due: Index of the first of the slots.
+        count: Number of slots.
 
     Returns:
-        The slot, or -1 if the forecasts made at this cell are not scored. The scored ones are evenly spaced.
+        The slot, or -1 if forecasts made at this cell are not scored. The scored ones are evenly spaced.
     """
     now = np.int64(numbers[at.CELLS])
     stride = -(-cells // count)
@@ -179,7 +182,7 @@ def free_slot(numbers, due, count, cells):
 
 @inline_jit
 def score_members(numbers, memory, cell, value, log_value):
-    """Add the errors of the members' forecasts for this cell. A missing value ends them without an error."""
+    """Add the errors of the models' forecasts for this cell. If its value is missing, the forecasts are dropped."""
     for lead in range(at.MEMBER_LEADS):
         for k in range(at.MEMBER_PENDING[lead]):
             slot = _FIRST[lead] + k
@@ -198,7 +201,7 @@ def score_members(numbers, memory, cell, value, log_value):
 
 @inline_jit
 def add_members(numbers, memory, lead, cells, base, log_base):
-    """Store the members' forecasts at a horizon in `cells` until their value is observed."""
+    """Store the models' forecasts that are `cells` ahead until their value is observed."""
     free = free_slot(numbers, at.MEMBER_DUE + _FIRST[lead], at.MEMBER_PENDING[lead], cells)
     if free < 0:
         return
@@ -222,9 +225,8 @@ def _reach(damping, lead):
 
 @inline_jit
 def smoothed_forecast(numbers, memory, weights, form, lead, cell):
-    """Return the mean forecast of a form's members with `weights`, `lead` cells ahead (not necessarily an integer), at
-    `cell`.
-    """
+    """Return the weighted mean of the forecasts of all exponential smoothing models for `cell`, which is `lead` cells
+    ahead (may be fractional). `form` selects the models of the values (0) or of their logarithms (1)."""
     season, damped, total, mean = np.int64(numbers[at.SEASON]), _reach(at.DAMPED, lead), 0.0, 0.0
     for s in range(at.PROFILES):
         shift = profile_at(memory, form, s, season, cell)

@@ -1,4 +1,4 @@
-"""Arrays of the series network's streams: what a pool stores between calls, and the work arrays of a call.
+"""Arrays of the series network's streams: those that a pool stores between calls, and the work arrays of a call.
 
 Shapes: P columns, S streams of a call, T tokens, Q queries, R rows. For cells and patches, see `rfa.runtime.series`.
 """
@@ -16,21 +16,21 @@ from rfa.runtime.series.config import FEATURES, LAGS, REACH
 from rfa.runtime.series.tokens_numba import CELLS, COUNTS, FILL, MASK, NUMBERS, RING, SEEN
 
 Array = np.ndarray
-# Numbers of a column after those of its tokens: centre and scale of the last token; the moves of forecasts with an
-# innovation, as sums of products and of squares; mean and variance of the filtered row; and the number of innovations,
-# and the sums of their sizes and of their forecast deviations, discounted.
+# Numbers of a column after those of its tokens: centre and scale of the last token; discounted sums from which the gain
+# is computed (products of innovations and the resulting changes of forecasts, and squares of innovations); mean and
+# variance of the filtered row; and the discounted number, sizes and forecast deviations of innovations.
 CENTRE, UNIT, MOVED, SQUARED, FILTERED, VARIANCE, MISSES, MISSED, FORESEEN = range(NUMBERS, NUMBERS + 9)
 STORED_NUMBERS = NUMBERS + 9
-# Stored counts: those of tokens without the beginning of the ring, and the cells up to the last token.
+# Stored counts: those of tokens except the index of the newest cell, and the number of cells up to the last token.
 TOKEN_CELLS = COUNTS
 STORED_COUNTS = (CELLS, SEEN, FILL, MASK, TOKEN_CELLS)
 
 
 class StoredStreams(NamedTuple):
-    """Arrays of a pool, `[pool rows, P, …]`. clock is `[pool rows, CLOCK]`.
+    """Arrays of a pool, `[pool rows, P, …]`. `clock` has shape `[pool rows, CLOCK]`.
 
     Attributes:
-        seen: One bit for each of the first REACH cells, 1 if the cell contains a value.
+        seen: One bit for each of the first REACH cells. It is 1 if the cell contains a value.
         hidden: State of the network after the last token.
         means, precisions: Memory slots after the last complete patch.
     """
@@ -53,7 +53,7 @@ class StreamWork(NamedTuple):
 
     Attributes:
         summary: Output of `write_summary` for the last token.
-        seasons: Seasons of the clock in cells, `[S, LAGS]`.
+        seasons: Seasons in cells that are known from the times, `[S, LAGS]`.
     """
 
     clock: Array
@@ -82,7 +82,7 @@ class StreamWork(NamedTuple):
 
 
 class TokenArrays(NamedTuple):
-    """Tokens, `[T, …]`.
+    """Arrays of tokens, `[T, …]`.
 
     Attributes:
         ends: Number of cells up to each token.
@@ -107,7 +107,7 @@ class TokenArrays(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Horizons that the network's head predicts, `[Q, …]`.
+    """Queries of the network's head for horizons, `[Q, …]`.
 
     Attributes:
         features: Inputs of the head.
@@ -119,27 +119,27 @@ class Queries(NamedTuple):
 
     @classmethod
     def allocate(cls, count: int, width: int) -> Queries:
-        """Allocate `count` queries of `width` features, which are zeros."""
+        """Allocate `count` queries with `width` features each. The features are zeros."""
         return cls(np.zeros((count, width), np.float32), np.empty(count, np.int64))
 
 
 class RowArrays(NamedTuple):
-    """Rows, `[R, …]`, and the index of the first of their queries, or -1.
+    """Arrays of rows, `[R, …]`. A query is given by its index, or -1 if there is none.
 
     Attributes:
         batch_row: Row of the batch.
         is_read_only: Whether the row leaves the stream unchanged.
-        unit: Typical lag of the stream, 0 before there is one.
+        unit: Typical lag of the stream. 0 before there is one.
         previous_query: Query of the previous token for this cell, `[R, P]`. The next query is for the cell after it.
         own_query: Query of the row's own token for the next cell, `[R, P]`.
-        horizon_queries: `[R, P, H, 2]`, twice the same if a horizon is an integer.
+        horizon_queries: Queries for each horizon, `[R, P, H, 2]`. Both are equal if the horizon is an integer.
         share: Weight of the second query, `[R, P, H]`.
         scales: Centre and scale of the previous token and of the row's own token, `[R, P, 4]`.
         leads: Horizons on the local clock, `[R, H]`.
-        moments: Local time of the row and at its horizons, `[R, 1 + H]`.
+        moments: Local times of the row and at its horizons, `[R, 1 + H]`.
         seen: Number of values before the row, `[R, P]`.
-        noise: Bound on the variance of their noise.
-        cells: Number of cells, including that of the row.
+        noise: Bound on the noise variance of the values, `[R, P]`.
+        cells: Number of cells, including that of the row, `[R, P]`.
     """
 
     batch_row: Array
@@ -170,11 +170,12 @@ class RowArrays(NamedTuple):
 
 
 def stored_shapes(columns: int, width: int, slots: tuple[int, ...]) -> dict[str, tuple[tuple[int, ...], Any]]:
-    """Return shape and dtype of what a stream stores, by the names of `StoredStreams`.
+    """Return the shape and dtype of each array that a stream stores, by the names of `StoredStreams`.
 
     Args:
+        columns: Number of columns.
         width: Width of the network's states.
-        slots: `[L, H, S, 4D]`.
+        slots: Shape of the means of the memory slots, `[L, H, S, 4D]`.
     """
     return {
         "clock": ((CLOCK,), np.float64),

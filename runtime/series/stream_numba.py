@@ -1,11 +1,11 @@
-"""Tokens and queries of the rows of the series network's streams.
+"""Create the tokens and queries for rows of the series network's streams.
 
 Every row gets a cell of the stream's clock (`clock_numba.py`), and the cells between two rows are empty. Each row
-creates a token. The network reads it from the memory slots after the last complete patch, and only a token that
+creates a token. The network reads it with the memory slots after the last complete patch, and only a token that
 completes a patch changes them. The rows of a patch therefore do not depend on each other, and the network computes them
 at once.
 
-A row without values at the time of the previous row is read-only: it adds no cell, and its horizons are queries of the
+A row without values at the time of the previous row is read-only. It adds no cell, and its horizons are queries of the
 existing token.
 """
 
@@ -59,7 +59,7 @@ SOURCES = (
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]
 _STORED = np.array(STORED_COUNTS)
-# Maximum horizon in cells, and the distance from an integer within which a horizon counts as that integer.
+# Maximum horizon in cells, and the distance from an integer within which a horizon is treated as that integer.
 FURTHEST = 1e9
 NEAR_WHOLE = 0.25
 LARGEST_VALUE = 1e140
@@ -68,7 +68,7 @@ MOST_LAGS = 1e15
 
 @inline_jit
 def load(stored, pool_row, work, stream):
-    """Read a stream from the pool. A client may have changed its state, so indices are bounded."""
+    """Read a stream from the pool. A client may have changed its state, so indices are limited to valid ones."""
     for k in range(CLOCK):
         work.clock[stream, k] = stored.clock[pool_row, k]
     work.clock[stream, LAGS_SEEN] = bounded(work.clock[stream, LAGS_SEEN], 0.0, MOST_LAGS)
@@ -135,7 +135,7 @@ def _observe_cell(work, stream, a, x):
 
 @inline_jit
 def _make_token(work, stream, a, tokens, token):
-    """Create a column's token. Return whether it completes a patch."""
+    """Create the token of a column. Return whether it completes a patch."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     ring, errors, since = work.ring[stream, a], work.errors[stream, a], work.since[stream, a]
     seasons, lags, row = work.seasons[stream], work.lags[stream, a], tokens.features[token]
@@ -154,7 +154,7 @@ def _make_token(work, stream, a, tokens, token):
 
 @inline_jit
 def _add_query(work, stream, a, lead, queries, query, source):
-    """Query the column's last token for a horizon. Return the index after the query."""
+    """Add a query of the column's last token for a horizon. Return the index after the query."""
     numbers, counts = work.numbers[stream, a], work.counts[stream, a]
     row = queries.features[query]
     ring, lags, passed = work.ring[stream, a], work.lags[stream, a], counts[CELLS] - counts[TOKEN_CELLS]
@@ -170,10 +170,11 @@ def _add_query(work, stream, a, lead, queries, query, source):
 
 @inline_jit
 def _make_tokens(work, stream, columns, only_whole, tokens, token, last_token):
-    """Create the tokens of all columns that have values, or only those that complete a patch.
+    """Create the tokens of all columns that have values. If `only_whole` is true, create only those that complete a
+    patch.
 
     Returns:
-        The index after them, and whether one of them completes a patch.
+        The index after the tokens, and whether one of them completes a patch.
     """
     is_whole = False
     for a in range(columns):
@@ -187,7 +188,7 @@ def _make_tokens(work, stream, columns, only_whole, tokens, token, last_token):
 
 @inline_jit
 def _query_previous(work, stream, columns, queries, query, rows, row, last_token):
-    """Query the last token of each column for this cell and the next one."""
+    """Add queries of the last token of each column, for this cell and the next one."""
     for a in range(columns):
         counts = work.counts[stream, a]
         rows.previous_query[row, a], rows.seen[row, a] = -1, counts[SEEN]
@@ -205,7 +206,7 @@ def _query_previous(work, stream, columns, queries, query, rows, row, last_token
 
 @inline_jit
 def _query_own(work, stream, columns, unit, queries, query, rows, row, last_token):
-    """Query the row's own token for the next cell and for the horizons."""
+    """Add queries of the row's own token, for the next cell and for the horizons."""
     leads = rows.leads[row]
     for a in range(columns):
         rows.own_query[row, a], rows.cells[row, a] = -1, work.counts[stream, a, CELLS]
@@ -249,7 +250,7 @@ def _begin_row(work, stream, batch_row, rows, row):
 
 @inline_jit
 def _write_leads(spec, now, unit, rows, row):
-    """Write the horizons of a row on the local clock, and local time at them."""
+    """Write the horizons of a row on the local clock, and the local times at them."""
     rows.moments[row, 0] = now + utc_offset(spec.utc_offsets, now)
     for h in range(len(spec.horizon)):
         at = now + spec.horizon[h]
@@ -262,21 +263,23 @@ def next_tokens(
     stored, pool_rows, times, values, spec, cursors, ends, passed, max_rows, work, tokens, queries, rows, last_token,
     saved_clock,
 ):  # fmt: skip
-    """Create the next tokens of some streams, of each up to the first token that completes a patch of a column.
+    """Create the next tokens of some streams. For each stream, stop after the first token that completes a patch of a
+    column.
 
     Args:
         stored: Arrays of the pool, read only. `commit` writes the content of `work`.
-        pool_rows, times, values: Rows of a batch, `[N]`, `[N]` and `[N, P]`, NaN where missing.
-        spec: `OutputSpec`, of which horizons and offsets from UTC are used.
-        cursors, ends: Remaining rows of each stream in the batch, `[S]`. Cursors are advanced.
-        passed: Number of empty cells before the next row that were already created, `[S]`, 0 at first.
+        pool_rows: Row in the pool of each stream, `[S]`.
+        times, values: Rows of a batch, `[N]` and `[N, P]`. Missing values are NaN.
+        spec: `OutputSpec` that contains the horizons and the offsets from UTC.
+        cursors, ends: Range of the unprocessed rows of each stream in the batch, `[S]`. Cursors are advanced.
+        passed: Number of empty cells before the next row that were already created, `[S]`. Initially 0.
         max_rows: Maximum number of rows of a stream in this call.
         work, tokens, queries, rows: Outputs.
-        last_token: Output. Last token of each column, or -1, `[S, P]`.
+        last_token: Output: last token of each column, `[S, P]`. -1 if there is none.
         saved_clock: Buffer, `[CLOCK]`.
 
     Returns:
-        The number of tokens, queries and rows.
+        The numbers of tokens, queries and rows.
     """
     token = query = row = 0
     columns = values.shape[1]
@@ -328,7 +331,7 @@ def next_tokens(
 
 @kernel_jit(*SOURCES)
 def gather_slots(stored, pool_rows, tokens, count, means, precisions):
-    """Copy the memory slots of the streams of tokens to `[T, L, H, S, 4D]` and `[T, L, H, S]`."""
+    """Copy the memory slots of the tokens' streams to `means` `[T, L, H, S, 4D]` and `precisions` `[T, L, H, S]`."""
     for token in range(count):
         stream, a = tokens.stream[token], tokens.column[token]
         for layer in range(means.shape[1]):
@@ -338,7 +341,8 @@ def gather_slots(stored, pool_rows, tokens, count, means, precisions):
 
 @kernel_jit(*SOURCES)
 def commit(stored, pool_rows, is_committed, work, tokens, count, last_token, states, means, precisions):
-    """Write streams to the pool: their cells, the states of the last tokens, and the slots after complete patches."""
+    """Write streams to the pool: their cells, the states of the last tokens, and the memory slots after complete
+    patches."""
     for stream in range(len(pool_rows)):
         if is_committed[stream]:
             store(work, stream, stored, pool_rows[stream])

@@ -3,13 +3,12 @@
 A stream is a sequence of cells of one nominal step. A cell contains a value or is empty. For every lag k < `REACH`, one
 pass maintains the discounted mean error of the forecast "as k cells ago",
 
-    E_k ← g E_k + min(|x_t - x_{t-k}|, cap)          e_k = E_k / Σ g^i over the observed pairs          g = 1 - 1 /
-    REACH
+    E_k ← g E_k + min(|x_t - x_{t-k}|, cap)         e_k = E_k / Σ g^i over the observed pairs        g = 1 - 1 / REACH
 
-the discounted mean and variance of the values, and the last `REACH` cells. An empty cell is filled from its best lag.
-Values far outside the recent range are clipped (`clipping_numba.py`). The scale s is the mean of e_1 … e_32, the centre
-c the mean of the values in the last 8 cells. In each of four bands of lags, the lag with the smallest e_k is chosen.
-Its seasonal path, and that of persistence (x at t), are
+the discounted mean and variance of the values, and the last `REACH` cells. An empty cell is filled with the forecast of
+the best lag. Values far outside the recent range are clipped (`clipping_numba.py`). The scale s is the mean of e_1 …
+e_32, and the centre c is the mean of the values in the last 8 cells. In each of four bands of lags, the lag with the
+smallest e_k is chosen. Its seasonal path (forecast), and that of persistence (x at t), are
 
     path_j(h) = x at t + h - ceil(h / p_j) p_j
 
@@ -35,7 +34,7 @@ from rfa.runtime.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFE
 CENTRED = 8
 _BANDS, _BLOCK_LENGTHS = np.array(BANDS), np.array(BLOCK_LENGTHS)
 KEEP = 1 - 1 / REACH
-# Limit on a move in scales, and number of values from which on it applies.
+# Limit on a difference in scales, and number of values from which it applies.
 CAP, CAPPED_FROM = 20.0, 32
 # Numbers of a stream.
 (
@@ -48,11 +47,11 @@ NUMBERS = CLIP + CLIP_STATE
 FAR = 1024.0
 # Maximum number of cells with which a stream restarts.
 RESTART_CELLS = 62
-# After asinh: 200 scales. One in 170 tokens of synthetic series is further from zero.
+# Bound after asinh, equal to 200 scales. One in 170 tokens of synthetic series is further from zero.
 FARTHEST_ZERO = 6.0
 # A scale below the first share of the value is a rounding error and is replaced by the second share.
 RESOLUTION, STILL = 1e-14, 1e-9
-# Mean error before there are pairs.
+# Mean error if there are no pairs.
 UNKNOWN = 1e150
 # Counts of a stream: number of cells, number of values, index of the newest cell in the ring, the lag that fills empty
 # cells, and bits of the last cells, set for cells with a value. The newest cell is the lowest bit.
@@ -62,8 +61,8 @@ RING = 2 * REACH
 NORMALISERS = ((1 - KEEP ** np.arange(8 * REACH)) / (1 - KEEP)).astype(np.float32)
 # Errors are multiplied by this factor, one plus the standard error for this number of pairs.
 PENALTIES = 1 + 1 / np.sqrt(np.maximum(np.arange(8 * REACH), 1))
-# Factor on the error of a season given by the clock, compared with the best lag of its band, and its minimum number of
-# pairs.
+# Factor on the error of a season that is known from the times when it is compared with other lags, and its minimum
+# number of pairs.
 SEASON_SHARE, SEASON_PAIRS = 0.8, 2
 
 
@@ -83,7 +82,7 @@ def reset_stream(numbers, counts, ring, errors, since):
 
 @inline_jit
 def _pairs(counts, since, lag):
-    """Return the number of pairs of values at a lag, as an index of `NORMALISERS`."""
+    """Return the number of pairs of values at a lag. It is limited to the indices of `NORMALISERS`."""
     return min(counts[SEEN] - since[lag], len(NORMALISERS) - 1)
 
 
@@ -92,8 +91,8 @@ def observe(x, numbers, counts, ring, errors, since):
     """Add a cell, in place. x is NaN if the cell is empty. The first cell of a stream must not be empty."""
     if x == x:
         x = clip_value(x, counts[SEEN], numbers, CLIP)
-    # Once, or again for the clipped first values. There is one loop, because each call site of `_observe` is compiled
-    # separately.
+    # The first values are observed again if they were clipped. There is one loop, because each call site of `_observe`
+    # is compiled separately.
     left, value, offset, was_seen = np.int64(1), x, 0, np.int64(0)
     while left > 0:
         _observe(value, numbers, counts, ring, errors, since)
@@ -115,7 +114,8 @@ def observe(x, numbers, counts, ring, errors, since):
 
 @inline_jit
 def _restart(numbers, counts, errors, since):
-    """Reset a stream except for its clip state. Return bits of the cells that had a value, the first one lowest."""
+    """Reset a stream except for its clip state. Return one bit per cell that is set if the cell had a value. The first
+    cell is the lowest bit."""
     cells, was_seen = counts[CELLS], np.int64(1)
     for k in range(cells - 1):  # the last cell had a value
         was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
@@ -203,7 +203,7 @@ def _move_origin(x, numbers, counts, ring):
 
 @inline_jit
 def centre(numbers, counts, ring):
-    """Return the mean of the values in the last cells, or the last value if these are empty."""
+    """Return the mean of the values in the last cells. If all of them are empty, return the last value."""
     total, found = 0.0, 0
     for i in range(min(CENTRED, counts[CELLS])):
         if (counts[MASK] >> i) & 1:
@@ -214,7 +214,8 @@ def centre(numbers, counts, ring):
 
 @inline_jit
 def unit(numbers):
-    """Return the scale, which is never zero: if it is below rounding, it is a small share of the value."""
+    """Return the scale, which is never zero. If it is below the rounding error, it is replaced by a small share of the
+    value."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
     scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
     return max(scale, 1e-300)
@@ -222,10 +223,9 @@ def unit(numbers):
 
 @inline_jit
 def choose_lags(numbers, counts, errors, since, seasons, lags):
-    """Write the best lag of each band to `lags`, 0 if none has enough pairs. Return the best lag of all, including
-    persistence.
-
-    A lag in `seasons` `[LAGS]`, 0 for none, is chosen from two pairs on unless another lag is better by a fifth.
+    """Write the best lag of each band to `lags`, or 0 if none has enough pairs. Return the best lag of all, including
+    1. A lag in `seasons` `[LAGS]` (0 if there is none) is chosen from two pairs on, unless another one is better by a
+    fifth.
     """
     n = counts[CELLS]
     best_of_all = 1
@@ -263,10 +263,10 @@ def choose_lags(numbers, counts, errors, since, seasons, lags):
 
 @inline_jit
 def noise_bound(numbers):
-    """Return a bound on the noise variance of a value.
+    """Return an upper bound on the noise variance of a value.
 
-    However the stream moves, noise adds twice its variance to differences and six times its variance to second
-    differences. Mean sizes are converted as those of normal numbers.
+    Whatever the values are, noise adds twice its variance to differences and six times its variance to second
+    differences. Mean sizes are converted to variances as for normal numbers.
     """
     bound = numbers[LEAST] * numbers[LEAST] / 2
     if numbers[BENDS] > 0:
@@ -282,7 +282,7 @@ def _squashed(x, c, s):
 
 @inline_jit
 def _zero(numbers, c, s):
-    """Return the position of zero, which is bounded unless the unit is a share of the level."""
+    """Return the position of zero. It is bounded unless the scale is a share of the level."""
     if s > numbers[SCALE]:
         return _squashed(0.0, c, s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
@@ -290,11 +290,11 @@ def _zero(numbers, c, s):
 
 @inline_jit
 def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, row):
-    """Write the token of a stream's newest cell to `row`, the lags of its paths to `lags`, and its present distance
-    above them to `offsets`, `[LAGS]` each.
+    """Write the token of a stream's newest cell to `row`, the lags of its paths to `lags`, and the distance of the
+    stream's level from them to `offsets`, `[LAGS]` each.
 
     Returns:
-        Centre, scale, and the lag that fills empty cells.
+        The centre, the scale, and the lag that fills empty cells.
     """
     c, s = centre(numbers, counts, ring), unit(numbers)
     n, head, origin = counts[CELLS], counts[HEAD], numbers[ORIGIN]
@@ -374,7 +374,7 @@ def _cells_back(h, p):
 
 @inline_jit
 def remember_patch(numbers, counts, c, s, fill):
-    """Store the values that later tokens are compared with, in place."""
+    """Store the values with which later tokens are compared, in place."""
     numbers[EARLIER_CENTRE] = c
     numbers[EARLIER_SCALE] = s
     counts[FILL] = fill
@@ -382,11 +382,8 @@ def remember_patch(numbers, counts, c, s, fill):
 
 @inline_jit
 def write_paths(lead, cells_since, counts, ring, lags, offsets, c, s, origin, out):
-    """Write the first PATHS of `out`: the seasonal paths of a token at a horizon, the same paths moved to the stream's
-    level, and the last value.
-
-    `cells_since` is the number of cells that the ring has advanced since the token, less than a patch.
-    """
+    """Write the first PATHS elements of `out`: the seasonal paths at a horizon, the same paths shifted to the stream's
+    level, and the last value. `cells_since` is the number of cells since the token, less than a patch."""
     local = c - origin
     head = counts[HEAD] + cells_since
     for band in range(LAGS):

@@ -1,24 +1,25 @@
-"""The robust filter of one column: the network's forecast of a row is the prior, and the row's value updates it.
+"""The robust filter of one column. The network's forecast of a row is the prior, and the row's value updates it.
 
 With m and σ the middle and the width of the forecast,
 
-    e = y - m        z = Φ⁻¹(F(y)), F: distribution of the quantiles         nis = z²        w = min(1, (ν + 1) / (ν +
-    z²))
+    e = y - m        z = Φ⁻¹(F(y)), F: distribution of the quantiles        nis = z²
+    w = min(1, (ν + 1) / (ν + z²))
     P⁻ = k c σ²      R = (1 - k) c σ²      mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
 
-k is the stream's own gain: the share of an innovation by which its forecasts move, Σ (moved · e) / Σ e² over the rows
-so far, and at least the share that noise does not explain,
+k is the stream's own gain: the share of an innovation by which its forecasts change, Σ (change · e) / Σ e² over the
+rows so far. It is at least the share that noise does not explain,
 
     k >= 1 - V / S        V: bound on the noise variance (`tokens_numba.py`); S: (π / 2) (mean |e|)²
 
-because a forecast that is wrong without knowing it moves too little. c is S over the mean forecast variance.
+because forecasts that are wrong change too little. c is the ratio of S and the mean forecast variance.
 
 The network is not queried for a stream's second to fourth value. The last value is the forecast, with Student's t of
-the moves so far. Before there is a move, the deviation is a guess from the size of the value. It is neither scored nor
-learned from, so no later row depends on the level of a stream.
+the differences so far. Before there is a difference, the deviation is a guess from the size of the value. It is neither
+scored nor learned from, so no later row depends on the level of a stream.
 
-The first `YOUNG` rows have w = 1, because so few values cannot separate an outlier from a move. For them, the variance
-allows for both, with K as the probability of a move and w from the z² of a normal distribution, e² / (P⁻ + R):
+The first `YOUNG` rows have w = 1, because so few values cannot distinguish an outlier from a change of level. For them,
+the variance allows for both, with K as the probability of a change and w from the z² of a normal distribution, e² / (P⁻
++ R):
 
     P ← w P + (1 - w) max(P, K (1 - K) e²)
 """
@@ -41,8 +42,8 @@ from rfa.runtime.series.stream_arrays import FILTERED, FORESEEN, MISSED, MISSES,
 from rfa.runtime.series.tokens_numba import CAP, KEEP, RESOLUTION
 
 _NORMAL = NormalDist()
-# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals; for the first interval,
-# between two quantiles.
+# Normal scores of the quantiles, and the quantiles at the ends of the calibrated intervals. The ends of the first
+# interval are between two quantiles.
 SCORES = np.array([_NORMAL.inv_cdf(level) for level in QUANTILES])
 _TENTH, _NINTH = QUANTILES.index(0.1), QUANTILES.index(0.9)
 ENDS = np.array(
@@ -50,17 +51,18 @@ ENDS = np.array(
 )
 _WIDTH = SCORES[_NINTH] - SCORES[_TENTH]
 NU: Final = 4.0
-# Number of values before the network is queried, and of rows before outliers are weighted.
+# Number of values before the network is queried, and number of rows before the weight of outliers is reduced.
 UNASKED, YOUNG = 4, 20
-# Gain before a stream has shown its own, the number of innovations that it counts as, and its decay.
+# Initial gain of a stream, the number of innovations that it represents, and the decay of the sums of the gain.
 FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
-# Upper limit on the gain from the noise bound. With a gain of 1, outliers would not be weighted.
+# Upper limit on the gain from the noise bound. With a gain of 1, the weight of outliers would have no effect.
 MOST_BY_NOISE = 0.9
-# Bounds on the mean size of an innovation over its forecast deviation, which is 0.8 if both are normal and correct.
+# Bounds on the ratio of the mean size of an innovation and its forecast deviation. The ratio is 0.8 for correct normal
+# forecasts.
 LEAST_MISS, LARGEST_MISS = 0.4, 3.2
-# Limits, in deviations, on a move and an innovation in the gain, and on an innovation.
+# Limits, in deviations, on changes and innovations in the sums of the gain, and on an innovation.
 BOUND, FURTHEST_OFF = 4.0, 1e3
-# As shares of the value: the guessed deviation before there is a move; and the smallest deviation.
+# The guessed deviation before there is a difference, as a share of the value, and the smallest deviation.
 FIRST_GUESS, TINY = 0.25, 1e-150
 # Number of values before which a forecast is only a guess.
 GUESSED = 2
@@ -69,9 +71,8 @@ UNKNOWN_VARIANCE = 1e12
 
 @inline_jit
 def normal_score(y, quantiles, centre, scale):
-    """Return the normal score of y under the distribution of the quantiles, which is linear between them and extended
-    beyond them.
-    """
+    """Return the normal score of y under the distribution of the quantiles. The distribution is linear between the
+    quantiles and extrapolated beyond them."""
     last = len(SCORES) - 1
     low, at_low = 0, centre + scale * quantiles[0]
     at_high = centre + scale * quantiles[1]
@@ -85,7 +86,7 @@ def normal_score(y, quantiles, centre, scale):
 
 @inline_jit
 def _least_deviation(y):
-    """Return the smallest deviation of numbers of this size."""
+    """Return the smallest deviation of a number of this size."""
     return RESOLUTION * abs(y) + TINY
 
 
@@ -101,7 +102,7 @@ def _least_gain(numbers, noise):
 
 @inline_jit
 def _variance_ratio(numbers):
-    """Return the variance of the innovations over its forecast."""
+    """Return the ratio of the variance of the innovations and its forecast."""
     if numbers[MISSES] < YOUNG or not numbers[FORESEEN] > 0:
         return 1.0
     return 0.5 * np.pi * min(max(numbers[MISSED] / numbers[FORESEEN], LEAST_MISS), LARGEST_MISS) ** 2
@@ -128,7 +129,7 @@ def _start_column(numbers, value, is_seen, out, inverse_dof, a):
 
 @inline_jit
 def _update_gain(numbers, moved, innovation, deviation):
-    """Add an innovation, and the resulting move of the next forecast, to the sums of the gain."""
+    """Add an innovation, and the resulting change of the next forecast, to the sums of the gain."""
     moved, off = moved / deviation, innovation / deviation
     moved, off = min(max(moved, -BOUND), BOUND), min(max(off, -BOUND), BOUND)
     numbers[MOVED] = KEPT_GAIN * numbers[MOVED] + moved * off
@@ -140,7 +141,8 @@ def _update_gain(numbers, moved, innovation, deviation):
 
 @inline_jit
 def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof, a):
-    """Update a column with a value, NaN if missing. Return nis, weight, log-determinant and whether it is scored."""
+    """Update a column with a value, which is NaN if it is missing. Return nis, the weight, the log-determinant, and
+    whether the value is scored."""
     is_seen, query = not np.isnan(value), rows.previous_query[row, a]
     c, s = rows.scales[row, a, 0], rows.scales[row, a, 1]
     seen = rows.seen[row, a]
@@ -154,7 +156,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
         width = s * (np.float64(quantiles[query, _NINTH]) - quantiles[query, _TENTH])
         deviation = max(width / _WIDTH, _least_deviation(middle))
     else:
-        # Student's t of the moves so far: none for one value, and their mean size for two or three.
+        # Student's t of the differences so far. There is none for one value. For two or three, use their mean size.
         inverse_dof[0, a] = inverse_dof[1, a] = 1.0 / max(seen - 1, 1)
         deviation = FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s
         deviation = max(deviation, _least_deviation(middle)) * widening(1.0, inverse_dof[0, a])
@@ -196,7 +198,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
 
 @inline_jit
 def repeat_column(numbers, rows, row, out, inverse_dof, a):
-    """Write the filtered state unchanged. The return values are those of `update_column`."""
+    """Write the filtered state unchanged. The return values have the meaning of those of `update_column`."""
     out.innovation[a] = 0.0
     out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
     if rows.own_query[row, a] < 0:
@@ -209,7 +211,8 @@ def repeat_column(numbers, rows, row, out, inverse_dof, a):
 
 @inline_jit
 def write_half_widths(forecast, half_widths):
-    """Write the half-widths of the calibrated intervals of quantiles, `[2 levels]`, those below the median first."""
+    """Write the half-widths of the calibrated intervals of quantiles, `[2 levels]`. Those below the median come
+    first."""
     middle, last, levels = forecast[MEDIAN], len(SCORES) - 1, len(ENDS)
     least = _least_deviation(middle)
     for level in range(levels):
@@ -221,7 +224,8 @@ def write_half_widths(forecast, half_widths):
 
 @inline_jit
 def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
-    """Write mean, variance and half-widths of a column at the horizons. `forecast` is a buffer for quantiles."""
+    """Write the mean, the variance and the half-widths of a column at the horizons. `forecast` is a buffer for
+    quantiles."""
     levels, last = len(ENDS), len(SCORES) - 1
     if rows.own_query[row, a] < 0:
         for h in range(len(leads)):

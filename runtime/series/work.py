@@ -1,4 +1,4 @@
-"""Cost of rows of the series network, computed from their times before the rows are processed.
+"""Cost of rows of the series network, which is computed from their times before the rows are processed.
 
 A row creates a token for each of its P columns. After a gap, it also creates one for every patch of empty cells, each
 in a separate call:
@@ -23,7 +23,7 @@ from rfa.runtime.series.clock_numba import MOST_EMPTY, advance_clock
 from rfa.runtime.series.config import PATCH
 
 Array = np.ndarray
-# Cost of a call in addition to its tokens, in rows.
+# Cost of a call in addition to that of its tokens, in rows.
 CALL: Final = 3.0
 # The additional or missing hour of a clock change costs little.
 NO_OFFSETS: Final = np.empty((0, 2))
@@ -31,7 +31,7 @@ NO_OFFSETS: Final = np.empty((0, 2))
 
 @kernel_jit(clock_numba, config, local_time_numba, series_leads)
 def count_cells(clock, times, cells):
-    """Write the number of cells between rows at these times to `cells`. The clock advances."""
+    """Write the number of cells between rows at these times to `cells`, and advance the clock."""
     for row in range(len(times)):
         cells[row] = advance_clock(clock, times[row], NO_OFFSETS)
 

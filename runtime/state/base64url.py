@@ -1,4 +1,4 @@
-"""Canonical base64url without padding."""
+"""Encode and decode canonical base64url without padding."""
 
 from __future__ import annotations
 

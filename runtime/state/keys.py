@@ -1,4 +1,4 @@
-"""Keys with which states are sealed.
+"""Keys that seal states.
 
 A key is the base64 encoding of 32 random bytes (`openssl rand -base64 32`). The first key seals states, and all keys
 open them. To rotate keys without losing states, deploy each of these lists to every replica before the next:
@@ -30,7 +30,8 @@ _ADVICE = "generate one with: openssl rand -base64 32"
 
 
 def ephemeral_key() -> str:
-    """Return a random key in the form of `state_keys`. Its states are lost when the servers with this key stop."""
+    """Return a random key in the format of `state_keys`. Its states are lost when the servers that use this key
+    stop."""
     return base64.b64encode(secrets.token_bytes(KEY_BYTES)).decode()
 
 
@@ -42,7 +43,7 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
         file: File with one key per line. Only one of `listed` and `file` may be set.
 
     Raises:
-        ValueError: If a key is invalid, weak or repeated, or both arguments are given. The message does not contain a
+        ValueError: If a key is invalid, weak or repeated, or both arguments are set. The message does not contain a
             key.
         OSError: If the key file cannot be read.
     """
@@ -105,5 +106,5 @@ class StateKeys:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """Return the key with this id, or None if there is none."""
+        """Return the key that has this id. Return None if there is none."""
         return self._keys.get(key_id)

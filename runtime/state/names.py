@@ -49,7 +49,7 @@ class Opened(NamedTuple):
 
 @dataclass(frozen=True)
 class SessionName:
-    """NAME of `session:NAME`: 1 to 64 letters, digits, `_` and `-`."""
+    """The NAME in `session:NAME`, which consists of 1 to 64 letters, digits, `_` and `-`."""
 
     value: str
 
@@ -57,8 +57,12 @@ class SessionName:
     def parse(cls, text: str, *, param: str) -> SessionName:
         """Parse `session:NAME`, the value of `return_state` that creates a session.
 
+        Args:
+            text: Text to parse.
+            param: Name of the field, for the message.
+
         Raises:
-            InvalidInput: If the text has another form. `param` names the field.
+            InvalidInput: If the text has another format.
         """
         reference = SessionReference.parse(text, param=param)
         if reference.step is not None:
@@ -70,7 +74,7 @@ class SessionName:
 
 @dataclass(frozen=True)
 class SessionReference:
-    """A session from which a request continues, and its expected step, or None if any step is accepted."""
+    """A session from which a request continues, and its expected step. If the step is None, any step is accepted."""
 
     name: SessionName
     step: int | None
@@ -85,7 +89,7 @@ class SessionReference:
         """Parse `session:NAME` or `session:NAME@STEP`.
 
         Raises:
-            InvalidInput: If the text has another form.
+            InvalidInput: If the text has another format.
         """
         match = _REFERENCE.fullmatch(text)
         if match is None:

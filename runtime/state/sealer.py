@@ -32,23 +32,35 @@ class SealBroken(Exception):
 
 
 class Sealer:
-    """Seals (encrypts and authenticates) and opens bytes for one audience."""
+    """Seals (encrypts and authenticates) and opens bytes for one audience.
+
+    Args:
+        ring: Keys.
+        audience: Text that is part of every binding. Only sealers with the same audience can open the bytes.
+    """
 
     def __init__(self, ring: StateKeys, audience: str) -> None:
         self._ring = ring
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Seal a plaintext. The result is `OVERHEAD_BYTES` longer. `purpose` separates kinds of data within a scope."""
+        """Encrypt and authenticate a plaintext. The result is `OVERHEAD_BYTES` longer.
+
+        Args:
+            plaintext: Bytes to seal.
+            scope: Scope of the state.
+            purpose: Kind of data, so that one kind cannot be opened as another kind.
+        """
         key_id, salt = self._ring.sealing_id, secrets.token_bytes(SALT_BYTES)
         subkey, nonce = _derive(self._ring.sealing_key, salt)
         return key_id + salt + AESGCM(subkey).encrypt(nonce, plaintext, self._binding(key_id, scope, purpose))
 
     def open(self, sealed: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Open sealed bytes, and return the plaintext. Scope and purpose must be the same as when it was sealed.
+        """Return the plaintext of sealed bytes. `scope` and `purpose` must be those with which they were sealed.
 
         Raises:
-            SealBroken: If the bytes were altered, or sealed with other keys or for another scope.
+            SealBroken: If the bytes were altered, or were sealed with other keys, for another scope or for another
+                purpose.
         """
         if len(sealed) < OVERHEAD_BYTES:
             raise SealBroken("too short")
@@ -67,7 +79,8 @@ class Sealer:
             raise SealBroken("it was altered, or sealed for another scope") from None
 
     def _binding(self, key_id: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Return the fields of the binding, each after its length, so that the bindings of different scopes differ."""
+        """Return the fields of the binding, each preceded by its length, so that the bindings of different scopes
+        differ."""
         texts = (self._audience, scope.tenant, scope.model, scope.kind, purpose)
         fields = (_FORMAT, key_id, *(text.encode() for text in texts))
         return b"".join(len(field).to_bytes(4, "little") + field for field in fields)

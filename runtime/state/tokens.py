@@ -1,9 +1,10 @@
-"""State tokens: a sealed state as text, which a client sends back to any replica with the same keys.
+"""State tokens. A token is a sealed state as text, which a client sends back to any replica with the same keys.
 
     token = "v1." + base64url(sealed), unpadded
     sealed plaintext = issued | expires | step | length (little-endian u64, u64, u64, u32; seconds since 1970) | payload
 
-Only canonical base64url is accepted, so a token has one valid spelling. The client gets the same error for any defect.
+Only canonical base64url is accepted, so a token has only one valid spelling. The client gets the same error for every
+defect.
 """
 
 from __future__ import annotations
@@ -28,18 +29,18 @@ logger = logging.getLogger("rfa.state")
 
 
 def longest_token(max_bytes: int) -> int:
-    """Return the length of a token with a payload of `max_bytes`."""
+    """Return the length of a token whose payload has `max_bytes` bytes."""
     sealed = OVERHEAD_BYTES + _HEADER.size + max_bytes
     return len(PREFIX) + (4 * sealed + 2) // 3
 
 
 class Tokens:
-    """Issue and open state tokens.
+    """Issues and opens state tokens.
 
     Args:
-        sealer: Seals with the keys and the audience.
-        seconds: Lifetime of a token.
-        clock: Returns seconds since 1970. The clocks of replicas must agree within `CLOCK_SKEW_SECONDS`.
+        sealer: Object that seals with the keys and the audience.
+        seconds: Lifetime of a token in seconds.
+        clock: Function that returns seconds since 1970. The clocks of replicas must agree within `CLOCK_SKEW_SECONDS`.
     """
 
     def __init__(self, sealer: Sealer, seconds: int, clock: Callable[[], float] = time.time) -> None:
@@ -54,7 +55,8 @@ class Tokens:
         return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))
 
     def open(self, token: str, scope: StateScope, max_bytes: int) -> Opened:
-        """Return the state of a token that was issued for an equal scope and has not expired.
+        """Return the state that a token contains. The token must have been issued for an equal scope and must not have
+        expired.
 
         Raises:
             InvalidInput: If the token is invalid (code `state_invalid`, with a constant message).

@@ -1,4 +1,4 @@
-"""Decoder for the recurrent mode of a language model, in compiled code on one CPU core, without torch."""
+"""Decoder for the recurrent mode of a language model. It is compiled code on one CPU core, without torch."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-call"
@@ -32,7 +32,12 @@ Rows = NDArray[np.int64]
 
 
 class Slots(NamedTuple):
-    """Memory slots of R streams: means `[R, L, H, S, 4D]`, precisions `[R, L, H, S]`."""
+    """Memory slots of R streams.
+
+    Attributes:
+        means: Means, `[R, L, H, S, 4D]`.
+        precisions: Precisions, `[R, L, H, S]`.
+    """
 
     means: Array
     precisions: Array
@@ -82,16 +87,17 @@ class _PackedLayer:
 
 
 def _weight(weights: Mapping[str, Array], module: str) -> Array:
-    """Return the weight of a module in recurrent mode: its recurrent weight if there is one, else the shared weight."""
+    """Return the weight of a module in recurrent mode. It is the recurrent weight if there is one, and otherwise the
+    weight of both modes."""
     own = weights.get(f"{module}.recurrent_weight")
     return weights[f"{module}.weight"] if own is None else own
 
 
 class CompiledDecoder:
-    """Run the recurrent mode of a trained model.
+    """Runs the recurrent mode of a trained model.
 
     Args:
-        weights: Weights of the model by module name.
+        weights: Weights of the model by parameter name.
         constants: Output of `decoder_constants`. The kernels do not check bounds, so the shapes of weights and
             constants are compared with the configuration when a bundle is opened.
     """
@@ -110,14 +116,14 @@ class CompiledDecoder:
     def step(
         self, tokens: Rows, positions: Rows, noise: Array, slots: Slots, sources: Rows, targets: Rows, *, passes: Rows
     ) -> tuple[StepOutput, NDArray[np.bool_]]:
-        """Process one token in each of B streams.
+        """Process one token of each of B streams.
 
         Args:
-            tokens, positions: `[B]`.
-            noise: `[B, H, 2D]` scaled standard normal noise for the latent sample, or zeros for the mean.
+            tokens, positions: Token of each stream, and its position, `[B]`.
+            noise: Scaled standard normal noise for the latent sample, or zeros for the mean, `[B, H, 2D]`.
             slots: Memory slots of all streams.
-            sources, targets: `[B]` rows from which slots are read and to which they are written. All rows must differ.
-            passes: `[B]` numbers of reweighting passes K >= 1.
+            sources, targets: Rows from which slots are read and to which they are written, `[B]`. All rows must differ.
+            passes: Numbers of reweighting passes K >= 1, `[B]`.
 
         Returns:
             The output, and whether all numbers of the new slots are finite, `[B]`.
@@ -137,14 +143,14 @@ class CompiledDecoder:
         """Process N tokens of one stream at once.
 
         Args:
-            tokens: `[N]`.
+            tokens: Tokens, `[N]`.
             position: Position of the first token.
             slots: Memory slots of all streams. They are read from row `source` and written to row `target`.
             passes: Number of reweighting passes K >= 1.
             outputs: Number of last tokens whose outputs are returned.
 
         Returns:
-            The outputs `[outputs, …]`, or None if `outputs` is 0, and whether the new slots are finite.
+            The outputs `[outputs, …]`, and whether the new slots are finite. The outputs are None if `outputs` is 0.
         """
         run = _Run(self, tokens, np.arange(position, position + len(tokens)), np.array([passes]), len(tokens))
         last = len(self._layers) - 1
@@ -167,7 +173,7 @@ class CompiledDecoder:
 
 
 class _Run:
-    """Work arrays of a layer for the rows of one call, with `n_tokens` rows for each stream."""
+    """Work arrays of a layer for the rows of one call. Each stream has `n_tokens` rows."""
 
     def __init__(self, decoder: CompiledDecoder, tokens: Rows, positions: Rows, passes: Rows, n_tokens: int) -> None:
         self._decoder, self._passes, self._n_tokens = decoder, passes, n_tokens
@@ -183,7 +189,7 @@ class _Run:
         self._cos, self._sin = np.cos(wrapped), np.sin(wrapped)
 
     def mix(self, index: int, slots: Slots, sources: Rows, targets: Rows) -> Array:
-        """Update the memory slots of a layer, read them into `latent`, and return the evidence `[B · N, H]`."""
+        """Update the memory slots of a layer and read them into `latent`. Return the evidence `[B · N, H]`."""
         layer, decoder = self._decoder._layers[index], self._decoder
         normed(self.x, layer.mixer_norm, decoder._eps, self.normed)
         joint = layer.mix_in.times(self.normed)
@@ -199,12 +205,12 @@ class _Run:
         return evidence
 
     def keep_last(self, count: int) -> None:
-        """Keep only the last `count` rows."""
+        """Drop all rows except the last `count` ones."""
         self.x, self.normed, self.latent = (part[-count:].copy() for part in (self.x, self.normed, self.latent))
         self._gates = None if self._gates is None else self._gates[-count:]
 
     def finish(self, index: int) -> None:
-        """Add the output of the mixer and of the MLP to the residual stream."""
+        """Add the outputs of the mixer and of the MLP to the residual stream."""
         layer, decoder = self._decoder._layers[index], self._decoder
         mixed = layer.mix_out.times(self._gated())
         add_normed(self.x, mixed, layer.feed_forward_norm, decoder._eps, self.normed)

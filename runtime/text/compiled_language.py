@@ -1,4 +1,4 @@
-"""Language model from a bundle, run by compiled code on one CPU core. It is several times as fast as ONNX Runtime.
+"""Run a language model from a bundle in compiled code on one CPU core. It is several times as fast as ONNX Runtime.
 
 Recurrent streams run on `compiled_decoder.py`, where the bits of a row do not depend on the batch size. Attention
 streams run on the ONNX graph of the bundle. Packed states have the same bytes as on the other runtimes. Constants that
@@ -24,11 +24,11 @@ __all__ = ["CompiledLanguageRuntime", "HostPool", "compile_kernels", "refusal", 
 
 
 class HostPool(DoubleBufferedPool):
-    """Pool of recurrent contexts in the memory of this process.
+    """A pool of recurrent contexts in the memory of this process.
 
     Args:
-        means: Initial means of the memory slots, `[L, H, S, 4D]`.
-        precisions: Initial precisions of the memory slots, `[L, H, S]`.
+        means: Shape of the means of the memory slots, (L, H, S, 4D).
+        precisions: Shape of the precisions of the memory slots, (L, H, S).
         capacity: Number of slots.
     """
 
@@ -54,7 +54,7 @@ class HostPool(DoubleBufferedPool):
 
 
 class CompiledLanguageRuntime(CpuLanguage):
-    """Language model from a bundle, run by compiled code. Each call uses one thread.
+    """A language model from a bundle, which runs in compiled code. Each call uses one thread.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -79,14 +79,15 @@ class CompiledLanguageRuntime(CpuLanguage):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a part of a prompt in each of B recurrent streams, and also return the outputs of the last tokens."""
+        """Process a part of a prompt in each of B recurrent streams. Return the outputs of the last tokens, and the
+        advances."""
         found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))
         return joined, [advance for _, advance in found]
 
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
-        """See `Language`. Recurrent streams take one pass and give the same bits as `step`."""
+        """See `Language`. The tokens of a recurrent stream are processed at once, with the same bits as by `step`."""
         if not isinstance(context, SlotContext):
             return super().logits_of(context, tokens)
         output, advance = self._read(context, tokens, outputs=len(tokens))
@@ -128,10 +129,11 @@ class CompiledLanguageRuntime(CpuLanguage):
 
 
 def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = None) -> int:
-    """Run the golden cases of a bundle in compiled code and return the number of compared values.
+    """Run the golden cases of a bundle in compiled code, and return the number of compared values.
 
     Args:
-        runtime: Runtime of this bundle. Default: a new one for one stream.
+        bundle: Bundle of the model.
+        runtime: Runtime of this bundle. By default, a new one for one stream.
 
     Raises:
         BundleError: If an output differs by more than the tolerance of its case.
@@ -141,7 +143,7 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
 
 
 def refusal(bundle: Bundle) -> str | None:
-    """Return the reason why compiled code does not support a bundle, or None if it does."""
+    """Return the reason why compiled code does not support a bundle. Return None if it supports the bundle."""
     if (reason := model_refusal(bundle.language)) is not None:
         return reason
     if bundle.constants() is None:
@@ -150,7 +152,7 @@ def refusal(bundle: Bundle) -> str | None:
 
 
 def model_refusal(config: LanguageConfig) -> str | None:
-    """Return the reason why compiled code does not support a model, or None if it does."""
+    """Return the reason why compiled code does not support a model. Return None if it supports the model."""
     if not config.has_slots:
         return "it has no memory slots, so attention needs the ONNX graph"
     if config.window:

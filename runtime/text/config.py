@@ -1,4 +1,4 @@
-"""Configuration of a language model: frozen, validated on construction, and strict about its keys."""
+"""Configuration of a language model. It is frozen, validated when it is created, and rejects unknown keys."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ Confidence = Literal["none", "open", "balanced", "linear"]
 
 # Added to softplus so that parameters are positive.
 POSITIVE_FLOOR = 1e-6
-# Range of the input-dependent log gains of slots: e^-12 ignores a token, e^8 overwrites the slot.
+# Range of the input-dependent log gains of slots. With e^-12, a token is ignored. With e^8, it overwrites the slot.
 GATE_RANGE = (-12.0, 8.0)
-# Process noise added to a slot per unit of its input gate.
+# Process noise that is added to a slot per unit of its input gate.
 PROCESS_GATE_SCALE = 0.1
 MIXERS: tuple[Mixer, ...] = get_args(Mixer)
 # Ablations that only RFA supports, with the values of the complete model.
@@ -42,7 +42,7 @@ CONFIDENCES = ("none", "open", "balanced", "linear")
 
 @contextmanager
 def in_mode(model: Any, mode: Mode) -> Iterator[None]:
-    """Run a model in one of its two modes, and restore the previous mode afterwards."""
+    """Set the mode of a model in a context, and restore the previous mode afterwards."""
     previous, model.mode = model.mode, mode
     try:
         yield
@@ -52,11 +52,11 @@ def in_mode(model: Any, mode: Mode) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class StrictConfig:
-    """Base class of frozen dataclasses that reject unknown keys and can be converted to and from JSON."""
+    """Base class of frozen dataclasses that reject unknown keys and can be converted to and from JSON types."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Create a configuration from a JSON object.
+        """Create a configuration from a dictionary of JSON types.
 
         Raises:
             ValueError: If a key is missing or unknown. The message names it.
@@ -86,11 +86,13 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True)
 class LanguageModelConfig(StrictConfig):
-    """A decoder with one of these mixers: RFA, with or without its recurrent mode, an ablation of RFA, softmax
-    attention, AFA, the RT-Transformer ("radial_tangential"), or another system of `benchmarks/papers`.
+    """Configuration of a decoder with one of several mixers.
+
+    The mixers are RFA, with or without its recurrent mode, an ablation of RFA, softmax attention, AFA, the
+    RT-Transformer ("radial_tangential"), or another system of `benchmarks/papers`.
 
     Args:
-        head_dim: Number of complex dimensions D. A head has 2D reals.
+        head_dim: Number of complex dimensions D. A head has 2D real dimensions.
         frequencies: "banded" over the heads (SC-RFA), "full" for all frequencies in every head, or "none" for no
             rotation.
         damping, zero_decay_fraction: Fixed decay mu_h = b · max omega_h of the banded frequencies, which is zero for
@@ -100,29 +102,29 @@ class LanguageModelConfig(StrictConfig):
         kernel: Influence function of RFA.
         prior: Where RFA uses the precision P(lag): in the bias and the residual ("lyapunov"), independent of the lag
             ("constant"), or in the bias only ("additive").
-        noise: "anchor" uses gamma² alone, with sigma = eta = 0.
+        noise: Noise model. "anchor" uses gamma² alone, with sigma = eta = 0.
         rotate_values: Whether values are summed in the rotating frame.
         unit_norm: Whether queries and keys are scaled to unit length.
-        temperature: Initial tau, the gain of query and key.
+        temperature: Initial value of tau, the gain of query and key.
         distance_bias: Bias of softmax attention: none, the slopes of ALiBi, or scores that decay with the lag.
         n_slots: Number of memory slots per head. 0 means that the model has no recurrent mode.
-        inner: Largest number of reweighting passes K of the memory slots, and the default.
+        inner: Maximum number of reweighting passes K of the memory slots, and the default.
         innovation: Innovation from which the robust weight of the memory slots is computed: that of the key or of the
             value.
         robust_slots: Whether the memory slots use robust weights. If false, every weight is 1, and the slots are Kalman
             filters whose noise depends on the input.
         window: Number of exact tokens W that are read together with the slots. A token enters the slots when it leaves
             the window.
-        learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain so.
+        learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain without decay.
         output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
+        own_readout: Whether each mode has separate queries, output projections and norms. If false, only the gates of
+            the slots are separate.
         confidence: Gate that combines RFA's output with the token's own value, given the evidence p: a gate of log p
-            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, "linear" in p. Memory
-                slots with a gate can be trained but not exported.
+            that starts "open", as in the paper, or "balanced", at p / (p + 1); or AFA's gate, which is "linear" in p.
+            Memory slots with a gate can be trained but not exported.
         bias: Whether RFA's projections have biases, which represent a constant drift and measurement bias (RFA C.2).
         horizon: Number of tokens ahead that RFA estimates (RFA C.6).
         mixer_options: Options of a mixer of `benchmarks/papers`, which validates them.
-        own_readout: Whether each mode has separate queries, output projections and norms. If false, the modes share
-            everything but the gates of the slots.
     """
 
     vocab_size: int
@@ -240,7 +242,7 @@ class LanguageModelConfig(StrictConfig):
 
     @property
     def _slots_fit(self) -> bool:
-        """Whether the configuration is plain RFA, which slots require. Ablations do not have a recurrent form."""
+        """Whether the configuration is plain RFA, which memory slots require. Ablations have no recurrent mode."""
         return self.prior == "lyapunov" and self.noise == "learned" and self.rotate_values and not self.unit_norm
 
     @property

@@ -1,4 +1,4 @@
-"""Binary format of a recurrent text context, the same for all runtimes.
+"""Binary format of a recurrent text context. All runtimes use this format.
 
     position u64 | arrays of the model's state, float32
 
@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from rfa.runtime.errors import invalid_state
 from rfa.runtime.text.contexts import StepOutput
 
-LONGEST_STREAM = 1 << 53  # float64 represents positions up to here exactly
+LONGEST_STREAM = 1 << 53  # float64 represents all positions up to this one exactly
 _POSITION = np.dtype("<u8")
 _FLOAT = np.dtype("<f4")
 
 
 @dataclass(frozen=True)
 class ContextFormat:
-    """Convert the contexts of a model to bytes and back.
+    """Converts the contexts of a model to bytes and back.
 
     Args:
         shapes: Shapes of the arrays by name: "means", "precisions" and further state in the order of the manifest.
@@ -64,12 +64,12 @@ class ContextFormat:
 
 
 def pack_output(output: StepOutput) -> bytes:
-    """Return the output of one row as bytes: logits, log precision and latent, float32, little-endian."""
+    """Return the output of one row as bytes: logits, log precision and latent, in little-endian float32."""
     return b"".join(np.asarray(part[0], _FLOAT).tobytes() for part in output)
 
 
 def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -> StepOutput:
-    """Parse the bytes of `pack_output`.
+    """Return the output that `pack_output` has converted to bytes.
 
     Raises:
         InvalidInput: If the bytes are not an output of this shape (code `state_invalid`).

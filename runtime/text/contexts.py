@@ -1,7 +1,8 @@
-"""Contexts of streams: the state of a model after the tokens of a stream, and its update with more tokens.
+"""Contexts of streams. A context is the state of a model after the tokens of a stream, and can be updated with more
+tokens.
 
-A recurrent context is a few filter slots per head, of constant size, in a pool. An attention context is a cache of
-rotated keys and values with a capacity in tokens. The graph reads only its valid part.
+A recurrent context consists of a few memory slots per head, of constant size, in a pool. An attention context is a
+cache of rotated keys and values with a capacity in tokens. The graph reads only its valid part.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class StepOutput(NamedTuple):
 
 
 class Context(Protocol):
-    """State of a model after the tokens of a stream. Its owner must release it exactly once."""
+    """State of a model after the tokens of a stream. The owner must release it exactly once."""
 
     position: int  # number of processed tokens
 
@@ -39,7 +40,7 @@ class Context(Protocol):
 
 
 class Advance(Protocol):
-    """The update of a context with more tokens. It takes effect when it is committed."""
+    """An update of a context with more tokens. It takes effect when it is committed."""
 
     def is_finite(self) -> bool:
         """Return whether all numbers of the new state are finite."""
@@ -49,9 +50,12 @@ class Advance(Protocol):
 
 
 class SlotContext:
-    """Recurrent context of one stream: a few memory slots per head, stored in a slot of the model's pool.
+    """Recurrent context of one stream. It consists of a few memory slots per head, stored in a slot of the model's
+    pool.
 
     Args:
+        pool: Pool of the model.
+        position: Number of processed tokens.
         passes: Number of reweighting passes K for the next tokens. It is not part of the state.
     """
 
@@ -72,8 +76,8 @@ class SlotContext:
         self.pool.release(self.slot)
 
     def read(self) -> dict[str, Array]:
-        """Return the means `[L, H, S, 4D]`, the precisions `[L, H, S]` and, for a model with a window, its ring `[L, W,
-        H, 4D + 2S]`."""
+        """Return the means `[L, H, S, 4D]` and the precisions `[L, H, S]`. For a model with a window, also return its
+        ring `[L, W, H, 4D + 2S]`."""
         return self.pool.read(self.slot)
 
     def write(self, state: Mapping[str, Array]) -> None:
@@ -101,7 +105,7 @@ class SlotAdvance:
 
 @dataclass(frozen=True)
 class BufferedAdvance:
-    """New memory slots, in the spare row of a pool slot. They are valid until the next step of the context."""
+    """New memory slots, in the unused row of a pool slot. They are valid until the next step of the context."""
 
     context: SlotContext
     pool: DoubleBufferedPool
@@ -113,14 +117,14 @@ class BufferedAdvance:
         return self.finite
 
     def commit(self) -> None:
-        """Make the spare row the current one."""
+        """Make the row with the new memory slots the current one."""
         self.pool.swap(self.context.slot)
         self.context.position += self.tokens
 
 
 @dataclass
 class CacheContext:
-    """Attention context of one stream. Rows from `position` on are free."""
+    """Attention context of one stream. Rows from index `position` on are free."""
 
     keys: Array  # [L, H, C, 2D]
     values: Array  # [L, H, C, 2D]
@@ -128,7 +132,7 @@ class CacheContext:
 
     @staticmethod
     def grown(rows: Array, capacity: int) -> Array:
-        """Return a copy with `capacity` rows. Free rows are zero and never read."""
+        """Return a copy with `capacity` rows. Free rows are zero and are never read."""
         larger = np.zeros((*rows.shape[:2], capacity, rows.shape[3]), dtype=rows.dtype)
         larger[:, :, : rows.shape[2]] = rows
         return larger

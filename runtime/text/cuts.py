@@ -12,8 +12,8 @@ and merges pairs of bytes within each word. A cut does not change the tokens in 
         has three), where no token contains the two bytes next to the cut: words on both sides are the same as without
         the cut, and no merge extends across it
 
-Special tokens are found before words, so a cut must not be within a special token. There is also no cut where the kind
-of a character is uncertain.
+Special tokens are found before words, so a cut must not be within a special token. Texts are not cut where the kind of
+a character is uncertain.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def check_splitting(tokenizer: Mapping[str, Any]) -> None:
 
 
 class Cuts:
-    """Positions where texts of a vocabulary can be cut.
+    """Finds positions where texts of a vocabulary can be cut.
 
     Args:
         tokens: Bytes of the ordinary tokens.
@@ -72,15 +72,13 @@ class Cuts:
             self._joined[values[:-1], values[1:]] = True
 
     def first(self, text: str, begin: int, end: int) -> int | None:
-        """Return the first position in [begin, end), where begin > 0, or None. Positions before a space are
-        preferred.
-        """
+        """Return the first position in [begin, end), where begin > 0. Positions before a space are preferred. Return
+        None if there is none."""
         return next(self._places(text, begin, end, 1), None)
 
     def last(self, text: str, begin: int, end: int) -> int | None:
-        """Return the last position in [begin, end), where begin > 0, or None. Positions before a space are
-        preferred.
-        """
+        """Return the last position in [begin, end), where begin > 0. Positions before a space are preferred. Return
+        None if there is none."""
         return next(self._places(text, begin, end, -1), None)
 
     def _places(self, text: str, begin: int, end: int, step: int) -> Iterator[int]:
@@ -109,9 +107,8 @@ class Cuts:
 
 @lru_cache(maxsize=4_096)
 def _kind(character: str) -> Kind | None:
-    """Return the kind of a character in the expression, or None if it is uncertain, as for recent Unicode
-    characters.
-    """
+    """Return the kind of a character in the expression. Return None if it is uncertain, as for recent Unicode
+    characters."""
     if character in _SPACES:
         return "space"
     now, once = unicodedata.category(character)[0], unicodedata.ucd_3_2_0.category(character)[0]

@@ -1,8 +1,8 @@
 """CPU kernels of the recurrent decoder: RMSNorm, GELU, and the memory slots of a layer.
 
 The equations are in `layers.py` and `recurrence/slots_reference.py`. All numbers are float32. Rows `[B · N, …]` contain
-the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and precisions
-`[R, L, H, S]`.
+the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and precisions `[R, L, H,
+S]`.
 
 Each loop runs over the numbers of one row, and products (`product_numba`) sum each row separately. The bits of a row
 therefore depend neither on the other rows of a batch nor on the pieces in which a prompt is read. NaN and infinity are
@@ -39,7 +39,7 @@ _kernel_jit = kernel_jit(copy_arrays, math_numba, allocates=True, fastmath={"rea
 
 @_kernel_jit
 def gelu(x):
-    """Compute x Φ(x) in place. x: `[n, d]`."""
+    """Compute x Φ(x) in place for x `[n, d]`."""
     for i in range(x.shape[0]):
         row = x[i]
         for d in range(row.size):
@@ -62,7 +62,7 @@ def normed(x, weight, eps, out):
 
 @_kernel_jit
 def add_normed(x, y, weight, eps, out):
-    """Add y to x, then compute the RMSNorm of x."""
+    """Add y to x, and then compute the RMSNorm of x."""
     for i in range(x.shape[0]):
         row, more = x[i], y[i]
         for d in range(row.size):
@@ -75,13 +75,18 @@ def run_slots(
     joint, n_tokens, cos, sin, gate_bias, scalars, table, decay, own_process, lags, layer, means, precisions, sources,
     targets, passes, latent, evidence, finite,
 ):  # fmt: skip
-    """Run the mixer of a layer between its products: rotate into the frame, update and read the slots, rotate back.
+    """Run the mixer of a layer between its products: rotate into the frame, update and read the slots, and rotate back.
 
-    joint: `[B · N, 3 · H · 2D + 2 · H · S …]`, query, key, value and gates; overwritten. cos, sin: `[B · N, H, D]`.
-    decay, own_process: `[T, H, S]` for each lag. lags: `[B · N]`, index of the lag before each token.
-    Slots are read from the rows `sources` of means and precisions, and written to the other rows `targets`, both `[B]`.
-    passes: `[B]`, number of reweighting passes K >= 1 of each stream.
-    latent: `[B · N, H · 2D]`. evidence: `[B · N, H]`. finite: `[B]`, set to false where a new slot is not finite.
+    Args:
+        joint: Query, key, value and gates, `[B · N, 3 · H · 2D + 2 · H · S …]`. Overwritten.
+        cos, sin: Rotation of each token, `[B · N, H, D]`.
+        decay, own_process: Decay and process noise for each lag, `[T, H, S]`.
+        lags: Index of the lag before each token, `[B · N]`.
+        sources, targets: Rows of means and precisions from which slots are read and to which they are written, `[B]`.
+            All rows must differ.
+        passes: Number of reweighting passes K >= 1 of each stream, `[B]`.
+        latent, evidence: Outputs, `[B · N, H · 2D]` and `[B · N, H]`.
+        finite: Output, `[B]`. Set to false where a new slot is not finite.
     """
     _, n_heads, n_slots = decay.shape
     half = cos.shape[2]
@@ -198,7 +203,7 @@ def run_slots(
 
 @_kernel_jit
 def sigmoid(x):
-    """Compute 1 / (1 + e^-x) of x `[N, H]` in place."""
+    """Compute 1 / (1 + e^-x) in place for x `[N, H]`."""
     for i in range(x.shape[0]):
         for h in range(x.shape[1]):
             x[i, h] = ONE / (ONE + exp(-x[i, h]))
@@ -222,7 +227,7 @@ _SIGNATURES: tuple[tuple[Any, str], ...] = (
 
 @functools.cache
 def compile_kernels() -> None:
-    """Compile all kernels, or load them from the cache on disk. Only the first call in a process does anything."""
+    """Compile all kernels, or load them from the cache on disk. Later calls in the same process have no effect."""
     run_with_locks([(sys.modules[__name__], _compile)])
 
 

@@ -1,6 +1,6 @@
-"""Convert tokens to text one at a time, without broken characters or parts of a stop sequence.
+"""Convert tokens to text one at a time, without incomplete characters or parts of a stop sequence.
 
-A byte-level BPE token is a run of bytes, not of characters. Bytes are collected until they form a character.
+A byte-level BPE token is a sequence of bytes, not of characters. Bytes are collected until they form a character.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rfa.runtime.text.cuts import Cuts, check_splitting
 
 
 class Vocabulary:
-    """Conversion between text, bytes and tokens of a byte-level BPE tokenizer.
+    """Converts between text, bytes and tokens of a byte-level BPE tokenizer.
 
     Args:
         tokenizer_json: Content of the bundle's tokenizer.json.
@@ -51,11 +51,12 @@ class Vocabulary:
 
     @property
     def end_of_text(self) -> int | None:
-        """Special token that ends a text and stops generation, or None."""
+        """Special token that ends a text and stops generation. None if the vocabulary has no special token."""
         return min(self._special, default=None)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text. 2 MB take a second and 300 MB of memory; `PromptReader` has no such limit."""
+        """Return the token ids of a text. A text of 2 MB takes a second and 300 MB of memory. `PromptReader` has no
+        such limit."""
         return list(self._tokenizer.encode(text).ids)
 
     def is_special(self, token: int) -> bool:
@@ -67,19 +68,20 @@ class Vocabulary:
         return b"" if token in self._special else self._bytes[token]
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Return the text of a sequence of tokens. Broken characters are replaced."""
+        """Return the text of a sequence of tokens. Incomplete characters are replaced."""
         return b"".join(map(self.bytes_of, tokens)).decode(errors="replace")
 
     def label(self, token: int) -> str:
-        """Return a token for display: its name if it is special, else its text with broken characters replaced."""
+        """Return a text that displays a token. It is the name of a special token, or the text of another token with
+        incomplete characters replaced."""
         return self._names[token] if token in self._special else self._bytes[token].decode(errors="replace")
 
 
 class TextStream:
-    """Text of a growing sequence of tokens, cut before the first stop sequence.
+    """Text of a growing sequence of tokens. It ends before the first stop sequence.
 
-    Text that may be the start of a stop sequence is not released until it is known whether it is one. The same applies
-    to bytes that do not yet form a character. The released text does not depend on the boundaries of tokens.
+    Text that may be the start of a stop sequence is retained until it is known whether it is one. So are bytes that do
+    not yet form a character. The released text does not depend on the boundaries of tokens.
 
     Args:
         vocabulary: Vocabulary that provides the bytes of tokens.
@@ -96,7 +98,7 @@ class TextStream:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._decoder.setstate((undecoded, 0))
         self._held = tail
-        self._released = len(tail)  # characters at the start of the held text that were already released
+        self._released = len(tail)  # number of characters of `_held` that were already released
         self.stopped = False
 
     @property
@@ -110,12 +112,12 @@ class TextStream:
         return self._held
 
     def push(self, token: int) -> str:
-        """Add a token, and return the text that became final, up to a stop sequence if one is complete."""
+        """Add a token, and return the text that became final. If a stop sequence is complete, the text ends
+        before it."""
         return self._add(self._decoder.decode(self._vocabulary.bytes_of(token)))
 
     def flush(self) -> str:
-        """End the sequence, and return the text that was not released yet. Bytes that do not form a character are
-        dropped."""
+        """End the sequence, and return the retained text. Bytes that do not form a character are dropped."""
         return self._give(len(self._held))
 
     def _add(self, text: str) -> str:
@@ -129,7 +131,7 @@ class TextStream:
         return self._give(len(self._held) - self._longest_stop_prefix())
 
     def _give(self, count: int) -> str:
-        """Drop the first `count` characters of the unreleased text, and return those of them that were not released
+        """Drop the first `count` characters of the unreleased text. Return the part of them that was not released
         before."""
         released, self._held = self._held[self._released : count], self._held[count:]
         self._released = max(0, self._released - count)

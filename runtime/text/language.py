@@ -47,7 +47,7 @@ class ExampleRows(NamedTuple):
 
 
 class Language(ABC):
-    """Language model from a bundle, on any runtime.
+    """A language model from a bundle, on any runtime.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -55,16 +55,16 @@ class Language(ABC):
     Attributes:
         runtime: Name of the runtime: "onnx", "compiled" or "torch".
         modes: Decoding modes. The last one is the default.
-        pool: Pool of recurrent contexts. Unused without recurrent mode.
+        pool: Pool of recurrent contexts. It is not used by a model without recurrent mode.
         initial: State of a recurrent context before its first token, by name.
-        passes: Numbers of reweighting passes K that recurrent contexts may use.
+        passes: Range of the number of reweighting passes K that recurrent contexts may use.
         context_bytes: Maximum size of a packed context.
         cache_bytes: Main memory per token of an attention context.
         prefill_tokens: Maximum number of prompt tokens, of all prompts together, that are processed at once. It is
             large enough to be efficient and small enough not to stall running streams.
         prefill_rows: Maximum number of prompts that are processed at once.
-        scores_in_one_pass: Whether `logits_of` processes recurrent streams as fast as `prefill`, rather than one token
-            at a time.
+        scores_in_one_pass: Whether `logits_of` processes all tokens of a recurrent stream at once, as fast as
+            `prefill`.
         kernels: Origin of the GPU kernels.
         golden_values: Number of golden output values that were reproduced at loading.
     """
@@ -97,7 +97,7 @@ class Language(ABC):
 
     @property
     def default_mode(self) -> Mode:
-        """Decoding mode of requests that do not name one: recurrent if the bundle supports it."""
+        """Decoding mode of requests that do not name one. It is "recurrent" if the bundle supports this mode."""
         return self.modes[-1]
 
     def start(
@@ -106,6 +106,7 @@ class Language(ABC):
         """Return the context of a stream without tokens.
 
         Args:
+            mode: Decoding mode.
             capacity: Number of tokens for which an attention stream reserves memory. The memory grows if there are more
                 tokens.
             forks: Number of continuations that will be forked from it.
@@ -126,15 +127,17 @@ class Language(ABC):
         return context
 
     def fits(self, capacity: int, streams: int, common: int) -> bool:
-        """Return whether attention streams of this capacity fit into memory that contains no other streams.
+        """Return whether memory without other streams has enough space for attention streams of this capacity.
 
         Args:
+            capacity: Number of tokens of each stream.
             streams: Number of streams, which continue one stream of `common` tokens.
+            common: Number of tokens that the streams have in common.
         """
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens in each of B streams of one decoding mode."""
+        """Process some tokens of each of B streams. All streams must have the same decoding mode."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._prefill_slots(slots, pieces)
@@ -144,22 +147,21 @@ class Language(ABC):
     def step(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token in each of B streams of one decoding mode. `noise` has shape `[B, H, 2D]`, with zeros for
-        the mean."""
+        """Process one token of each of B streams. All streams must have the same decoding mode. `noise` has shape `[B,
+        H, 2D]` and is zero for the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
         return self.extend(contexts, [[token] for token in tokens], noise)
 
     def peek(self, context: Context, token: int) -> tuple[StepOutput, Advance]:
-        """Return the output after a token of one stream, without noise, and the advance, which need not be
-        committed.
-        """
+        """Return the output after a token of one stream, computed without noise. Also return the advance, which need
+        not be committed."""
         output, (advance,) = self.step([context], [token], np.zeros((1, *self.latent_shape), np.float32))
         return output, advance
 
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
-        """Advance one stream by some tokens.
+        """Process some tokens of one stream, and update its context.
 
         Returns:
             The logits `[N, V]` after each token, with the same bits as `step`, and whether the new context is finite.
@@ -175,7 +177,7 @@ class Language(ABC):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """Process one token in each stream, as `step` does, and choose the next tokens from the logits."""
+        """Process one token of each stream as `step` does, and choose the next tokens from the logits."""
         output, advances = self.step(contexts, tokens, noise)
         return drawn_tokens(*output, draws), advances
 
@@ -183,8 +185,8 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process tokens in each of B attention streams, and return the outputs of the last tokens. `noise` has shape
-        `[B, H, 2D]`."""
+        """Process some tokens of each of B attention streams, and return the outputs of the last tokens. `noise` has
+        shape `[B, H, 2D]`."""
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
@@ -192,16 +194,16 @@ class Language(ABC):
 
     @abstractmethod
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens in each recurrent stream, for `prefill`."""
+        """Process some tokens of each recurrent stream. `prefill` calls this method."""
 
     @abstractmethod
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token in each recurrent stream, for `step`."""
+        """Process one token of each recurrent stream. `step` calls this method."""
 
     def example(self, rows: int) -> ExampleRows:
-        """Return fixed example inputs for `agreeing_sizes`, whose rows all differ."""
+        """Return fixed example inputs for `agreeing_sizes`. All rows differ."""
         draw = np.random.Generator(np.random.Philox(0))
         tokens = draw.integers(0, len(self.vocabulary), rows)
         positions = draw.integers(0, 1000, rows)
@@ -215,16 +217,18 @@ class Language(ABC):
         return self._confidence[mode]
 
     def pack(self, context: Context) -> bytes:
-        """Return a recurrent context in the format of `context_format`. Equal contexts give equal bytes."""
+        """Return a recurrent context in the format of `context_format`. Equal contexts result in equal bytes."""
         if not isinstance(context, SlotContext):
             raise TypeError("only a context of the recurrent mode can be packed")
         return self._format.pack(context.position, context.read())
 
     def unpack(self, data: bytes, passes: int | None = None) -> SlotContext:
-        """Return the context for the bytes that `pack` returned.
+        """Return the context that `pack` has converted to bytes.
 
         Args:
-            passes: See `start`. The bytes do not depend on it, so a context can continue with another number.
+            data: Bytes that `pack` returned.
+            passes: Number of passes. See `start`. The bytes do not depend on it, so a context can continue with a
+                different number.
 
         Raises:
             InvalidInput: If the bytes are not a context of this model (code `state_invalid`), or the model does not
@@ -237,8 +241,8 @@ class Language(ABC):
 
 
 class CpuLanguage(Language):
-    """Language model from a bundle, on a CPU. Attention streams run on the bundle's graph, and recurrent streams in a
-    subclass."""
+    """A language model from a bundle, on a CPU. Attention streams run on the bundle's graph. Subclasses run recurrent
+    streams."""
 
     def __init__(self, bundle: Bundle) -> None:
         super().__init__(bundle)
@@ -254,8 +258,8 @@ class CpuLanguage(Language):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """Process tokens in each of B attention streams. They are processed one by one, because their caches differ in
-        size."""
+        """Process some tokens of each of B attention streams. Streams are processed one by one, because their caches
+        have different sizes."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
@@ -282,7 +286,7 @@ class CpuLanguage(Language):
 
 
 class LanguageRuntime(CpuLanguage):
-    """Language model from a bundle, on ONNX Runtime. Each call uses one thread.
+    """A language model from a bundle, on ONNX Runtime. Each call uses one thread.
 
     Args:
         bundle: Bundle of kind "lm".
@@ -345,7 +349,8 @@ class LanguageRuntime(CpuLanguage):
         return StepOutput(logits[:count], log_precision[:count], latent[:count]), advances
 
     def _passes_of(self, contexts: Sequence[SlotContext]) -> dict[str, NDArray[np.int64]]:
-        """Return the graph input with the number of passes of each stream. Graphs of models with K = 1 have none."""
+        """Return the graph input with the number of passes of each stream. The result is empty for a model with K
+        = 1."""
         if not self.passes.are_chosen:
             return {}
         return {"passes": np.asarray([context.passes for context in contexts], dtype=np.int64)}
@@ -353,7 +358,7 @@ class LanguageRuntime(CpuLanguage):
     def _run_step(
         self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, rest: Mapping[str, NDArray[Any]]
     ) -> list[Array]:
-        """Run the step. `rest` are the state and, if the graph has this input, the numbers of passes."""
+        """Run the step. `rest` contains the state and, if the graph has this input, the numbers of passes."""
         outputs: list[Array] = self._step.run(
             [*StepOutput._fields, *(f"next_{name}" for name in self.initial)],
             {"token": tokens, "position": positions, "noise": noise, **rest},

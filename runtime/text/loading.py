@@ -1,4 +1,5 @@
-"""Load a language bundle on a CPU, in compiled code if that supports the bundle, else on ONNX Runtime."""
+"""Load a language bundle on a CPU. It runs in compiled code if this supports the bundle, and otherwise on ONNX
+Runtime."""
 
 from __future__ import annotations
 
@@ -13,17 +14,19 @@ logger = logging.getLogger("rfa.engine")
 
 
 def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
-    """Load a language bundle and compare it with its golden outputs.
+    """Load a language bundle, and compare it with its golden outputs.
 
     For compiled code, only the graph of attention mode is loaded, because the other graphs take 80 MB.
 
     Args:
-        choice: "auto" selects compiled code if it supports the bundle, else ONNX Runtime and logs the reason.
+        bundle: Bundle of kind "lm".
+        choice: Name of the runtime. "auto" selects compiled code if it supports the bundle. Otherwise, it selects ONNX
+            Runtime and logs the reason.
         streams: Maximum number of recurrent contexts that exist at the same time.
         max_rows: Maximum number of rows of a step.
 
     Raises:
-        UnsupportedError: `choice` is "compiled", which does not support the bundle.
+        UnsupportedError: If `choice` is "compiled" and compiled code does not support the bundle.
         BundleError: If golden outputs differ, or constants do not match.
     """
     reason = None if choice == "onnx" else compiled_refusal(bundle)
@@ -43,9 +46,9 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
 
 
 def compiled_refusal(bundle: Bundle) -> str | None:
-    """Return the reason why this process cannot run a bundle in compiled code, or None if it can."""
+    """Return the reason why this process cannot run a bundle in compiled code. Return None if it can."""
     try:
         from rfa.runtime.text.compiled_language import refusal
-    except RuntimeError as error:  # no writable directory for the kernel cache
+    except RuntimeError as error:  # there is no writable directory for the kernel cache
         return str(error)
     return refusal(bundle)

@@ -1,6 +1,6 @@
 """Changes to the logits that a request specifies: penalties for repeated tokens, biases and a minimum length.
 
-They are applied in this order, where c(i) is the number of times that token i was generated:
+They are applied in this order. c(i) is the number of times that token i was generated.
 
     logit_i += bias_i
     logit_i  = -inf                                            end-of-text tokens, before `min_tokens`
@@ -22,10 +22,10 @@ class SamplingRules:
     """Changes to the logits before a token is chosen. The defaults change nothing.
 
     Args:
-        repetition_penalty: > 0. Values above 1 make tokens of the prompt and the generated text less likely.
-        presence_penalty: Subtracted from the logits of generated tokens.
-        frequency_penalty: Subtracted once for each time that a token was generated.
-        logit_bias: Added to the logits, by token.
+        repetition_penalty: Factor > 0. Values above 1 make tokens of the prompt and the generated text less likely.
+        presence_penalty: Number that is subtracted from the logits of generated tokens.
+        frequency_penalty: Number that is subtracted from the logit of a token for each time that it was generated.
+        logit_bias: Numbers that are added to the logits, by token.
         min_tokens: Number of generated tokens before which `ends` are not chosen.
         ends: Tokens that end the text.
     """
@@ -48,11 +48,11 @@ NO_RULES = SamplingRules()
 
 
 class AdjustedLogits:
-    """Changes to the logits of one continuation, which depend on its tokens so far.
+    """Changes the logits of one continuation. The changes depend on its tokens so far.
 
     Args:
         rules: Rules to apply.
-        vocabulary: Number of tokens of the vocabulary.
+        vocabulary: Number of tokens in the vocabulary.
         prompt: Tokens before the continuation.
     """
 
@@ -66,7 +66,7 @@ class AdjustedLogits:
         self._bias = np.array(list(rules.logit_bias.values()), np.float32)
 
     def add(self, token: int) -> None:
-        """Count a generated token."""
+        """Record a generated token."""
         self._is_seen[token] = True
         self._counts[token] += 1
         self._generated += 1

@@ -1,4 +1,5 @@
-"""exp, log and erf in float32 as polynomials that the compiler vectorises. Relative errors are about 1e-7."""
+"""The functions exp, log and erf in float32, as polynomials that the compiler vectorises. Relative errors are about
+1e-7."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -10,7 +11,7 @@ import numpy as np
 
 ZERO, HALF, ONE = np.float32(0), np.float32(0.5), np.float32(1)
 INFINITY = np.float32(np.inf)
-# No reassociation, because the algorithms rely on the order of rounding.
+# Reassociation is not permitted, because the algorithms depend on the order of rounding.
 _inline_jit = numba.njit(error_model="numpy", fastmath={"contract"}, forceinline=True)
 
 # exp: 2^n e^r with n = round(x / ln 2). ln 2 is split in two; the first part has so few bits that its product with n is
@@ -56,7 +57,7 @@ ERF_BELOW = tuple(
 
 @_inline_jit
 def clamp(x, lowest, highest):
-    """Return x clamped to [lowest, highest]. NaN is returned as it is."""
+    """Return x clamped to [lowest, highest]. NaN is returned unchanged."""
     x = lowest if x < lowest else x
     return highest if x > highest else x
 
@@ -80,7 +81,7 @@ def exp(x):
 
 @_inline_jit
 def log(x):
-    """Return ln x of a normal number x > 0. Infinity and NaN are returned as they are."""
+    """Return ln x of a normal number x > 0. Infinity and NaN are returned unchanged."""
     x = np.float32(x)
     bits = np.int32(x.view(np.int32))
     e = np.int32(np.int32(bits - SQRT_HALF_BITS) >> MANTISSA_BITS)

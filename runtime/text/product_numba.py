@@ -3,7 +3,7 @@
     matrix = Matrix.of(weight)             W `[in, out]` → `[⌈out / P⌉, in, P]`: panels of P columns
     matrix.times(x)                        x `[n, in]` → `[n, out]`
 
-A library packs the matrix on every call, which for the 16 rows of a step costs as much as the product. Here, the
+A BLAS library packs the matrix on every call. For the 16 rows of a step, this takes as long as the product. Here, the
 product of a tile of rows with a panel is one loop over `in` whose sums stay in vector registers. Every result is one
 chain of fused multiply-adds in the order of `in`, so the bits of a row do not depend on the other rows.
 """
@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-# Numbers in a vector register of the target processor. With two vectors of columns, the sums of the largest tile fit
-# into the registers.
+# Number of float32 in a vector register of the target processor. With two vectors of columns, the sums of the largest
+# tile fit into the registers.
 LANES = 8
 LARGEST_TILE = 4
 PANEL = 2 * LANES
@@ -51,7 +51,7 @@ class Matrix:
         return cls(np.ascontiguousarray(padded.reshape(depth, count, PANEL).swapaxes(0, 1)), columns)
 
     def times(self, x: Array) -> Array:
-        """Return x W, contiguous. x: `[n, in]`."""
+        """Return x W for x `[n, in]`, as a contiguous array."""
         depth = self.panels.shape[1]
         if x.ndim != 2 or x.shape[1] != depth:  # the compiled loop would read beyond the array
             raise ValueError(f"x must be [n, {depth}], got {list(x.shape)}")
@@ -61,9 +61,8 @@ class Matrix:
 
 
 def _tile_of(rows: int) -> Any:
-    """Return a function (x, packed, out, row, panel) that computes `rows` rows of the product, from `row` on, in one
-    panel.
-    """
+    """Return a function (x, packed, out, row, panel) that computes `rows` rows of the product in one panel, beginning
+    at `row`."""
 
     @intrinsic
     def tile(typing_context, x, packed, out, row, panel):
@@ -85,7 +84,7 @@ def _tile_of(rows: int) -> Any:
 
 
 def _emit_tile(builder, rows, pointers, position, sizes):
-    """Emit the loop over `in`, with 2 · `rows` vectors of sums."""
+    """Emit the loop over `in`, which has 2 · `rows` vectors of sums."""
     (x, packed, out), (row, panel), (depth, columns) = pointers, position, sizes
     index, real, lane = ir.IntType(64), ir.FloatType(), ir.IntType(32)
     vector = ir.VectorType(real, LANES)
@@ -133,7 +132,7 @@ def _emit_tile(builder, rows, pointers, position, sizes):
 
 
 def _emit_prefetch(builder, place):
-    """Emit a prefetch, for reading and into every cache, of the numbers `AHEAD` bytes after a pointer."""
+    """Emit a prefetch of the numbers `AHEAD` bytes after a pointer. It is for reading and into every cache."""
     byte, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
     kind = ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
@@ -148,7 +147,7 @@ SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def multiply(x, packed, out):
-    """Compute out = x W. x: `[n, in]`, out: `[n, panels · P]`."""
+    """Compute out = x W, for x `[n, in]` and out `[n, panels · P]`."""
     n = x.shape[0]
     for panel in range(packed.shape[0]):
         row = 0

@@ -1,9 +1,10 @@
-"""Choose the next token reproducibly. Every draw is a function of (seed, sample, step) only.
+"""Choose the next token reproducibly. Every draw depends only on (seed, sample, step).
 
 The random generator is counter-based (Philox; Salmon et al., "Parallel random numbers: as easy as 1, 2, 3"). A draw
 therefore does not depend on the rest of the batch, on earlier draws, or on where a stream was interrupted.
 
-Runtimes whose logits are on a device choose there (`rfa.runtime.gpu.draw`), with the uniform numbers drawn here.
+Runtimes whose logits are on a device choose tokens there (`rfa.runtime.gpu.draw`), with uniform numbers from this
+module.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ class Choice:
     """Options for choosing the next token of a row, and the requested outputs.
 
     Args:
-        temperature: Temperature greater than 0, or None to choose the most probable token. If several are equally
-            probable, the first one is chosen.
+        temperature: Temperature greater than 0. None chooses the most probable token. If several are equally probable,
+            the first one is chosen.
         top_k, top_p, min_p, typical_p: See `filtered_probabilities`.
         uniform: Number in [0, 1) for `draw_index`.
         top: Number of most probable tokens to return.
         with_latent: Whether to return the latent.
-        adjusted: Changes the logits before the choice. The returned log probabilities ignore it.
+        adjusted: Object that changes the logits before the choice. The returned log probabilities are those before the
+            change.
     """
 
     temperature: float | None = None
@@ -51,7 +53,7 @@ class Choice:
 
     @property
     def needs_host(self) -> bool:
-        """Whether the options require `chosen_token` and cannot be drawn on a device."""
+        """Whether the options require `chosen_token`, so that the token cannot be drawn on a device."""
         return not (self.min_p is None and self.typical_p is None and self.adjusted is None)
 
 
@@ -78,22 +80,23 @@ class Draws:
 
 @dataclass(frozen=True, slots=True)
 class TopLogits:
-    """The `n` most probable tokens of a row, best first and ties by index, with their log probabilities."""
+    """The most probable tokens of a row with their log probabilities. The best token is first, and ties are ordered by
+    index."""
 
     tokens: NDArray[np.int64]
     log_probabilities: NDArray[np.float64]
 
 
 class DrawnToken(NamedTuple):
-    """Chosen token of one row of a step, with its probabilities.
+    """The chosen token of one row of a step, with its probabilities.
 
     Attributes:
-        token: The chosen token, or 0 if the row is not finite.
-        log_probability: Its log probability under the model, without temperature and filters.
-        calibrated: Its log probability at the calibrated temperature.
+        token: The chosen token. It is 0 if the row is not finite.
+        log_probability: Log probability of the token under the model, without temperature and filters.
+        calibrated: Log probability of the token at the calibrated temperature.
         is_finite: Whether all numbers of the row's output are finite.
-        top: Most probable tokens, if requested.
-        latent: `[H, 2D]`, if requested. It may be a view into the array of the batch.
+        top: Most probable tokens. None unless requested.
+        latent: Latent, `[H, 2D]`. None unless requested. It may be a view into the array of the batch.
     """
 
     token: int
@@ -110,9 +113,9 @@ def drawn_tokens(
     """Choose a token in every row of a step's output.
 
     Args:
-        logits: `[B, V]`.
-        log_precision: `[B]`.
-        latent: `[B, H, 2D]`.
+        logits: Logits, `[B, V]`.
+        log_precision: Log precision, `[B]`.
+        latent: Latent, `[B, H, 2D]`.
         draws: Choices for the rows.
     """
     normaliser, calibrated = row_scores(logits, np.zeros(len(logits), np.int64), draws.calibration).T[:2]
@@ -172,11 +175,12 @@ def filtered_probabilities(
     closest to the entropy.
 
     All ties at the k-th position are retained, so that the result does not depend on the order of tokens. Ties in the
-    other sets are broken by index. Tokens are ordered by score, which is equal on all processors; their exponentials
-    are not, and different scores may have equal exponentials.
+    other sets are broken by index. Tokens are ordered by score, because scores are equal on all processors. Their
+    exponentials are not, and different scores may have equal exponentials.
 
     Args:
-        scores: Log probabilities or logits. The result has the same precision.
+        scores: Log probabilities or logits, `[V]`. The result has the same dtype.
+        temperature, top_k, top_p, min_p, typical_p: Options of the request. None disables a filter.
     """
     with np.errstate(over="ignore", under="ignore"):
         # A temperature below the smallest number of this precision has the same effect: only the best tokens remain.
@@ -195,16 +199,15 @@ def filtered_probabilities(
 
 
 def _only(weights: Reals, kept: NDArray[np.int64]) -> Reals:
-    """Return the normalised probabilities of the tokens `kept`, and 0 for the others."""
+    """Return the normalised probabilities of the tokens `kept`. Those of other tokens are 0."""
     few = np.zeros_like(weights)
     few[kept] = weights[kept]
     return few / few.sum()
 
 
 def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
-    """Return the indices of the smallest set with mass `typical_p`: surprise closest to the entropy first, ties by
-    index.
-    """
+    """Return the indices of the smallest set with mass `typical_p`. Tokens whose surprise is closest to the entropy are
+    first, and ties are ordered by index."""
     possible = np.flatnonzero(weights)
     surprise = -np.log(weights[possible].astype(np.float64))
     distance = np.abs(surprise - (weights[possible] * surprise).sum())
@@ -214,9 +217,10 @@ def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
 
 
 def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:
-    """Return the indices of the smallest set with mass `top_p`, best scores first, ties by index.
+    """Return the indices of the smallest set of the best tokens with mass `top_p`. Ties are ordered by index.
 
-    Most tokens have almost no weight, so the few best are sorted first. All are sorted only if those do not suffice.
+    Most tokens have almost no weight, so only the few best are sorted at first. All are sorted if these are not
+    sufficient.
     """
     for count in (SORTED_FIRST, weights.size):
         least = np.partition(scores, -count)[-count] if count < scores.size else -np.inf
@@ -239,7 +243,7 @@ def draw_index(weights: Reals, uniform: float) -> int:
 
 
 def most_probable(scores: Reals, count: int) -> NDArray[np.int64]:
-    """Return the indices of the `count` largest scores, best first, ties by index."""
+    """Return the indices of the `count` largest scores in descending order. Ties are ordered by index."""
     return np.argsort(-scores, kind="stable")[:count]
 
 

@@ -6,7 +6,7 @@
     entropy         = -Σ p log p                                        in nats, p = softmax(logits)
     tail            = Σ q over the tokens that are not more probable    q = softmax(logits / temperature)
 
-The first two have the same bits as in `sampling.drawn_tokens`. The numbers of a row depend on that row only.
+The first two have the same bits as in `sampling.drawn_tokens`. The numbers of a row depend only on that row.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ class TokenScores(NamedTuple):
 
 
 def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature: np.float32, top: int) -> TokenScores:
-    """Score tokens `[N]`, given the logits `[N, V]` before each token.
+    """Return the scores of tokens `[N]`.
 
     Args:
+        logits: Logits before each token, `[N, V]`.
+        tokens: Tokens, `[N]`.
         temperature: Calibrated temperature.
         top: Number of most probable tokens to return.
     """
@@ -65,7 +67,7 @@ def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature
 
 
 def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperature: np.float32) -> NDArray[np.float64]:
-    """Return the columns of `score_rows`, with shape `[N, 5]`. The normalisers do not depend on the tokens."""
+    """Return the columns of `score_rows`, `[N, 5]`. The normalisers do not depend on the tokens."""
     compile_kernels()
     out = np.empty((len(logits), 5))
     score_rows(np.ascontiguousarray(logits), tokens, np.float32(temperature), out)
@@ -73,7 +75,7 @@ def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperatu
 
 
 def _best_tokens(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    """Return the `count` most probable tokens of each row, best first, ties by index."""
+    """Return the `count` most probable tokens of each row in descending order. Ties are ordered by index."""
     if not count:
         return np.empty((len(logits), 0), np.int64)
     left, rows = logits.copy(), np.arange(len(logits))

@@ -1,4 +1,4 @@
-"""Log normalisers and scores of rows of logits on one CPU core, in two passes over each row."""
+"""Log normalisers and scores of rows of logits on one CPU core. They are computed in two passes over each row."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -18,17 +18,21 @@ from rfa.runtime.text.math_numba import ONE, ZERO, exp
 
 # Columns of the result.
 NORMALISER, CALIBRATED, ENTROPY, TAIL, RANK = range(5)
-# Count of numbers that are summed in float32 before they are added to a float64 sum.
+# Number of terms that are summed in float32 before they are added to a float64 sum.
 BLOCK = 256
 _SIGNATURE = "void(float32[:,::1], int64[::1], float32, float64[:,::1])"
 
 
 @kernel_jit(math_numba, fastmath={"reassoc", "contract", "nsz"})
 def score_rows(logits, tokens, temperature, out):
-    """Score a token in each row, as `scores.py` defines the scores.
+    """Compute the scores of one token per row, as `scores.py` defines them.
 
-    logits: `[N, V]`. tokens: `[N]`. out: `[N, 5]`, the log normalisers of logits and of logits / temperature, the
-    entropy, the tail and the rank. The normalisers of a row with a number that is not finite are not finite either.
+    Args:
+        logits: Logits, `[N, V]`.
+        tokens: Tokens, `[N]`.
+        temperature: Calibrated temperature.
+        out: Output, `[N, 5]`: the log normalisers of logits and of logits / temperature, the entropy, the tail and the
+            rank. The normalisers of a row with a number that is not finite are not finite.
     """
     is_scaled = temperature != ONE
     for i in range(logits.shape[0]):

@@ -1,4 +1,4 @@
-"""Sequences of events as text, with whole numbers separated by spaces and one sequence per line."""
+"""Read sequences of events from text. It contains one sequence per line, with integers separated by spaces."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 
 def read_sequences(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[int]]]:
-    """Yield the number of each line and the sequence in it. Empty lines are skipped.
+    """Yield the number of each line, and the sequence in it. Empty lines are skipped.
 
     Args:
         lines: Lines of the text.
         name: Name of the text in error messages.
 
     Raises:
-        ValueError: If a word is not a whole number of at most nine digits. The message names the line.
+        ValueError: If a word is not an integer with at most nine digits. The message names the line.
     """
     for number, line in enumerate(lines, 1):
         words = line.replace(",", " ").replace(";", " ").split()
