@@ -1,16 +1,16 @@
-"""Read the parts of a tuple of arrays by its address, in compiled code, where each part is used.
+"""Read the parts of a tuple of arrays by its address. Compiled code reads each part where it is used.
 
 numba passes a tuple by value. A tuple of a hundred arrays has seven hundred words, which LLVM copies wherever the tuple
-is passed. That took half of the time to compile a kernel. A view is one address, and its attributes are read where they
-are used:
+is passed. This would take half of the time to compile a kernel. A view is one address, and its attributes are read
+where they are used:
 
     view = packed(content)                   in a kernel: the content in words, on the caller's stack
     view.attribute, view[0]                  a number, an array, or the view of an inner tuple
     one, other = members(view)
 
 A number takes one word. An array takes the address of its first element and its shape. The parts of a tuple follow each
-other. Arrays are contiguous. The words must not change while there is a view of them, but the numbers of the arrays
-may.
+other. Arrays are contiguous. The words must not change while there is a view of them, but the numbers in the arrays may
+change.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -43,7 +43,7 @@ WORD = ir.IntType(64)
 
 
 class ViewType(types.Type):
-    """The numba type of a view, determined by the type of its content, a tuple."""
+    """The numba type of a view. It is determined by the type of its content, which is a tuple."""
 
     def __init__(self, content: types.BaseTuple) -> None:
         self.content = content
@@ -55,7 +55,7 @@ class AddressType(types.Type):
 
 
 def type_digest(kind: object) -> str:
-    """Return a short name of a type. The names of large tuples have thousands of characters."""
+    """Return a short name for a type. The names of large tuples have thousands of characters."""
     return hashlib.sha256(repr(kind).encode()).hexdigest()[:16]
 
 
@@ -66,7 +66,7 @@ class _ViewModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def content_type(kind: types.Type) -> types.Type:
-    """Return the type in which each view is replaced by its content."""
+    """Return a type in which each view is replaced by its content."""
     if isinstance(kind, ViewType):
         return kind.content
     if isinstance(kind, types.BaseTuple):
@@ -187,7 +187,7 @@ def members(_, view):
 
 @intrinsic
 def packed(_, content):
-    """Return a view of a tuple for `kernel_calls.call`. Its words are on the stack until the caller returns."""
+    """Return a view of a tuple for `kernel_calls.call`. Its words are on the stack until the calling kernel returns."""
     kind = content_type(content)
     if not isinstance(kind, types.BaseTuple):
         raise TypingError(f"{content} is not a tuple")

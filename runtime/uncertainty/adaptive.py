@@ -1,6 +1,6 @@
-"""Adaptive conformal intervals: the width of a stream's forecast intervals, learned from the stream itself.
+"""Adaptive conformal intervals. The width of a stream's forecast intervals is learned from the stream itself.
 
-The bundle's split-conformal multipliers are right while a stream resembles the data that they were fitted to. Each
+The bundle's split-conformal multipliers are correct while a stream resembles the data that they were fitted to. Each
 multiplier is scaled by a factor per horizon, component and level. After each observation,
 
     v ← v + γ (err − (1 − level))               err = 1 if the interval missed the value, else 0
@@ -8,13 +8,13 @@ multiplier is scaled by a factor per horizon, component and level. After each ob
 
 This is adaptive conformal inference (Gibbs and Candès 2021, arXiv 2106.00170, eq. 2) with v = α − α_t. An increasing
 function of v replaces the quantile of past scores, so a stream stores one number and no window (the saturating
-integrator of Angelopoulos, Candès and Tibshirani 2023, arXiv 2307.16895). An interval counts as infinite if v ≥ 1 and
-as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing the updates gives, for any data,
+integrator of Angelopoulos, Candès and Tibshirani 2023, arXiv 2307.16895). An interval is treated as infinite if v ≥ 1
+and as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing the updates gives, for any data,
 
     |mean err − (1 − level)| = |v_T − v_0| / (γ T) ≤ (1 + γ) / (γ T)
 
 The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. Infinite and empty intervals are
-exact for v. The reported coverage counts the intervals in replies.
+exact for v. The reported coverage is that of the intervals in replies.
 
 Each observation scores the one-step forecast, whatever the lag since the previous observation. A forecast at another
 horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is
@@ -27,13 +27,13 @@ of the day. If a smaller buffer were used whenever it is free, the same hours wo
 An observation matches a forecast if their times differ by at most the share TOLERANCE of the horizon, half a step, and
 half the lag since the previous observation. In a faster stream, only the observation that is due matches.
 
-If horizons count a stream's own steps (`auto`), a step is its typical lag, TOLERANCE is replaced by STEP_TOLERANCE, and
-the second horizon is also one step: the first one is scored after any lag, and errors after long lags do not represent
+If horizons are in steps of the stream (`auto`), a step is its typical lag, TOLERANCE is replaced by STEP_TOLERANCE, and
+the second horizon is also one step. The first one is scored after any lag, and errors after long lags do not represent
 the error one typical lag ahead.
 
 A change of v takes effect one horizon later, after up to h results of earlier forecasts. At 90 %, the miss rate falls
 by about 2 per unit of v. Therefore γ_h = min(γ, 1 / (4 h)), so that one round of the loop corrects at most half of an
-error. With h results outstanding, v may move by another h γ_h. After T scored forecasts,
+error. With h results outstanding, v may change by another h γ_h. After T scored forecasts,
 
     |mean err − (1 − level)| ≤ (1 + h γ_h) / (γ_h T) = 1 / (γ_h T) + h / T
 
@@ -55,8 +55,8 @@ from rfa.runtime.pool import StateField
 
 Array = np.ndarray
 
-# Chosen on simulated streams. With 0.02, the 300 forecasts after a change of the noise miss by 1.9 points, with 0.025
-# by 1.5. Clean intervals are 2.8 % and 3.5 % wider than necessary.
+# The rate was chosen on simulated streams. With 0.02, the coverage of the 300 forecasts after a change of the noise is
+# off by 1.9 points; with 0.025, by 1.5 points. Without a change, intervals are 2.8 % and 3.5 % wider than necessary.
 GAMMA = 0.025
 EMPTY, INFINITE = -0.5, 1.0
 # Value of v at which the factor is largest.
@@ -66,12 +66,13 @@ MAX_PENDING = 32
 # Tolerance between the time of an observation and that of a forecast, as a share of the horizon in time, and in steps.
 TOLERANCE = 0.05
 STEP_TOLERANCE = 0.25
-# Amount by which steps / pending forecasts may exceed an integer before fewer are scored, because typical lags are
-# rarely integers.
+# Amount by which the ratio of steps and pending forecasts may exceed an integer before fewer forecasts are scored. It
+# is needed because typical lags are rarely integers.
 JITTER = 0.1
 # Maximum number of lags in the mean of the typical lag.
 LAGS = 1000.0
-# Offset of the beginning of a step, in steps. No clock ticks there, so rounding does not put two ticks into one step.
+# Offset of the beginning of a step, in steps. Regular times do not occur at this offset, so rounding does not assign
+# two of them to one step.
 EDGE = 0.382
 FIELDS = tuple(f"adaptive.{name}" for name in ("shift", "due", "mean", "radius"))
 
@@ -80,10 +81,10 @@ class ConformalState(NamedTuple):
     """Adaptive state of all streams of a pool.
 
     Attributes:
-        shift: V, `[streams, horizons, P, levels]`.
+        shift: The v of the equations, `[streams, horizons, P, levels]`.
         due, mean: Times and means of the pending forecasts, `[streams, pending]` and `[…, P]`.
-        radius: Half-widths of their intervals, `[…, P, levels]`, or below and above the mean, `[…, P, 2 levels]`.
-            Negative if the interval is empty, 0 if nothing is pending.
+        radius: Half-widths of their intervals, `[…, P, levels]`, or half-widths below and above the mean, `[…, P, 2
+            levels]`. They are negative if the interval is empty, and 0 if nothing is pending.
     """
 
     shift: Array
@@ -93,17 +94,17 @@ class ConformalState(NamedTuple):
 
 
 class Horizons(NamedTuple):
-    """Scoring of forecasts at the calibrated horizons.
+    """Calibrated horizons, and parameters for scoring their forecasts.
 
     Attributes:
         step: First horizon, in time units.
-        gamma: γ of each horizon, `[horizons]`.
-        pending_count: Number of pending forecasts of each horizon but the first, `[horizons - 1]`.
-        pending_begin: Index of the first of them, `[horizons - 1]`.
+        gamma: Learning rate γ of each horizon, `[horizons]`.
+        pending_count: Number of pending forecasts of each horizon except the first, `[horizons - 1]`.
+        pending_begin: Index of the first pending forecast of each horizon except the first, `[horizons - 1]`.
         pending_horizon: Index of the horizon of each pending forecast, ascending, `[pending]`.
         tolerance: Allowed distance of an observation from the time of each pending forecast, `[pending]`.
         times: Horizons, `[horizons]`.
-        in_steps: Whether horizons count the stream's typical lags rather than time units.
+        in_steps: Whether horizons are in typical lags of the stream rather than in time units.
     """
 
     step: float
@@ -124,13 +125,14 @@ class Horizons(NamedTuple):
         max_pending: int = MAX_PENDING,
         rate: float = 1.0,
     ) -> Horizons:
-        """Return the scoring for ascending horizons, of which the first is the step.
+        """Return the parameters for calibrated horizons.
 
         Args:
-            in_steps: Whether horizons count the stream's typical lags.
+            horizons: Horizons in ascending order. The first one is the step.
+            in_steps: Whether horizons are in typical lags of the stream.
             max_pending: Maximum number of pending forecasts of one horizon.
-            rate: Factor on γ of all horizons but the first. It is below 1 if the model's own intervals are already
-                good.
+            rate: Factor on γ of all horizons except the first. It is below 1 if the intervals of the model itself are
+                already good.
         """
         times = np.array(horizons, np.float64)
         step = float(times[0])
@@ -143,8 +145,12 @@ class Horizons(NamedTuple):
         return cls(step, gamma, counts, np.cumsum(counts) - counts, index, tolerance, times, in_steps)
 
     def fields(self, size: int, levels: int, sides: int = 1) -> dict[str, StateField]:
-        """Return the state fields of a stream of `size` components. See `ConformalState`. `sides` is 2 if intervals are
-        not symmetric.
+        """Return the state fields of a stream. See `ConformalState`.
+
+        Args:
+            size: Number of components.
+            levels: Number of calibrated levels.
+            sides: Number of separately stored sides of an interval. It is 2 if intervals are asymmetric.
         """
         pending = len(self.pending_horizon)
         shapes = ((len(self.gamma), size, levels), (pending,), (pending, size), (pending, size, sides * levels))
@@ -154,7 +160,8 @@ class Horizons(NamedTuple):
 
 @inline_jit
 def typical_step(step, lag, count):
-    """Return the running mean of a stream's lags, each clipped to half and twice the mean; 0 before the first lag."""
+    """Return the running mean of a stream's lags, each clipped to half and twice the mean. It is 0 before the first
+    lag."""
     if lag <= 0:
         return step
     if step == 0:
@@ -171,7 +178,8 @@ def _width_factor(shift):
 
 @inline_jit
 def adapt_half_widths(multipliers, shift, out):
-    """Set the half-widths per model std `[levels]`, which never decrease with the level."""
+    """Write the half-widths in standard deviations of the model to `out` `[levels]`. They never decrease with the
+    level."""
     for level in range(len(multipliers)):
         width = multipliers[level] * _width_factor(shift[level])
         out[level] = max(width, out[level - 1]) if level > 0 else width
@@ -186,6 +194,7 @@ def _update_shift(shift, missed, rate):
 
 @inline_jit
 def score_step(shift, widths, score, rates):
-    """Update v `[levels]` for a component whose one-step forecast had an error of `score` model stds."""
+    """Update `shift` `[levels]` (v in the equations) of one component. `score` is the absolute error of its one-step
+    forecast in standard deviations of the model."""
     for level in range(len(rates)):
         shift[level] = _update_shift(np.float64(shift[level]), widths[level] < score, rates[level])

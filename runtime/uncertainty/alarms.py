@@ -1,6 +1,5 @@
-"""Alarms: observations that are as rare in their stream as requested, and a comparison of their number with the
-rate.
-"""
+"""Alarms, and a comparison of their number with the requested rate. An alarm is an observation that is as rare in its
+stream as requested."""
 
 from __future__ import annotations
 
@@ -17,7 +16,7 @@ from rfa.runtime.uncertainty.mute import Mute, Window
 
 Direction = Literal["both", "up", "down"]
 Rule = Literal["value", "stretch", "standstill", "gap"]
-# By code, see rules.py; "range" is a value beyond the limits.
+# Names of the rules by the codes in rules.py. The last one, "range", stands for a value beyond the limits.
 RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
 # Share of the rate of each rule.
 SHARES: Final[dict[Rule, float]] = {"value": 0.65, "stretch": 0.15, "standstill": 0.1, "gap": 0.1}
@@ -25,10 +24,11 @@ SHARES: Final[dict[Rule, float]] = {"value": 0.65, "stretch": 0.15, "standstill"
 SECONDS: Final = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016,
 }  # fmt: skip
-# "1/day", "0.5/hour" or "12 / week". Not 0, which would raise no alarm, not even for a range.
+# Pattern of "1/day", "0.5/hour" or "12 / week". 0 is not allowed, because it would raise no alarm, not even for a
+# range.
 _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
-# As a share of the observations.
+# Largest rate as a share of the observations.
 LARGEST_RATE: Final = 0.5
 RATE_FORM: Final = (
     f'a share of the observations, above 0 and at most {LARGEST_RATE}, or a number per time such as "1/day"'
@@ -42,11 +42,11 @@ class AlarmRule(NamedTuple):
     """Conditions for an alarm, as numbers for compiled code.
 
     Attributes:
-        rate, per_time: Expected alarms per observation, and per unit of time since the previous one. Both are 0 without
-            alarms.
-        direction: 1 for alarms above the forecast, -1 for alarms below it, 0 for both.
+        rate, per_time: Expected alarms per observation, and per unit of time since the previous observation. Both are 0
+            if no alarms are requested.
+        direction: 1 for alarms above the forecast, -1 for alarms below it, and 0 for both.
         deviation: Minimum distance from the forecast, in units of the observation.
-        low, high: An observation outside these limits is an alarm, however frequent.
+        low, high: Limits. An observation outside these limits is an alarm, however frequent.
         quiet: Number of observations after an alarm in which only much rarer ones are alarms.
         shares: Shares of the rules in the rate, in the order of SHARES.
     """
@@ -62,14 +62,14 @@ class AlarmRule(NamedTuple):
 
 
 class Alarm(NamedTuple):
-    """The alarms of a request: their rule, and windows without alarms."""
+    """Options of the alarms of a request: their rule, and windows without alarms."""
 
     rule: AlarmRule = AlarmRule()
     mute: Mute = Mute()
 
     @property
     def needs_times(self) -> str | None:
-        """Option that requires times in seconds, or None if there is none."""
+        """Name of the option that requires times in seconds. None if there is none."""
         return "rate" if self.rule.per_time else "mute" if self.mute else None
 
 
@@ -87,15 +87,16 @@ def alarm(
     mute: Sequence[Window] = (),
     tz: str = "UTC",
 ) -> Alarm:
-    """Return the alarms of a request. The arguments are the options of alarms in all interfaces.
+    """Return the alarm options of a request. The arguments are the same in all interfaces.
 
     Args:
-        rate: A share of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
-        direction, min_deviation: Alarm above the forecast, below it or both, and the minimum distance from it.
-            Standstills and gaps have neither and raise no alarm with these options.
+        rate: Share of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
+        direction: Whether to raise alarms above the forecast, below it, or both.
+        min_deviation: Minimum distance from the forecast. Standstills and gaps have neither direction nor distance, and
+            raise no alarm if one of these options is set.
         range: Lowest and highest value, or None for no limit. Every observation outside is an alarm.
         quiet: Number of observations after an alarm in which only much rarer ones are alarms.
-        rules: Rules that may raise an alarm. They share the rate.
+        rules: Rules that may raise an alarm. The rate is divided among them.
         mute: Maintenance windows. See `Mute.of`.
         tz: Time zone of the windows.
 
@@ -122,7 +123,11 @@ OPTIONS: Final = ("rate", "direction", "min_deviation", "range", "quiet", "rules
 
 
 def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
-    """Return the alarms with these options by name, in a time zone. None stands for no alarms.
+    """Return the alarm options with these values by name. If `options` is None, there are no alarms.
+
+    Args:
+        options: Values of the options by name. See `alarm`.
+        tz: Time zone of maintenance windows.
 
     Raises:
         InvalidInput: If an option is unknown, missing or invalid. The message names it.
@@ -174,12 +179,13 @@ def _is_range(limits: Any) -> bool:
 
 
 def is_most(alarms: Alarm, step: float) -> bool:
-    """Return whether a rate per time exceeds the largest share of rows at this typical lag."""
+    """Return whether a rate per time exceeds LARGEST_RATE. `step` is the typical lag."""
     return alarms.rule.per_time * step > LARGEST_RATE
 
 
 def count_alarms(observations: float, expected: float, raised: float) -> AlarmChecks | None:
-    """Return the rate of alarms with its Wilson interval, or None if no observation could be an alarm."""
+    """Compare the number of raised alarms with that of expected ones, with a Wilson interval. Return None if no
+    observation could be an alarm."""
     if not observations:
         return None
     share, spread = raised / observations, _Z**2 / observations

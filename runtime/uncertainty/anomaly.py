@@ -1,4 +1,4 @@
-"""Rarity of an observation in its stream: anomaly score, confidence and alarms; and the calibrated precision."""
+"""Rarity of an observation in its stream (anomaly score, confidence and alarms), and the calibrated precision."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -15,20 +15,19 @@ from rfa.runtime.uncertainty.baseline import LEVEL, SPREAD, interpolate, learn, 
 from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability
 from rfa.runtime.uncertainty.rules import GAP, RANGE, RULES, STRETCH, VALUE
 
-# Replaces a variance that is zero or negative through rounding.
+# Value that replaces a variance that is zero, or negative because of rounding.
 LEAST_VARIANCE = 1e-300
-# Before a stream has shown its own scores, a tail probability is at least this share of one over their number, because
-# the bundle's scale is only a first guess for this stream.
+# Until the scores of a stream have been learned, a tail probability is at least this share of the inverse of their
+# number, because the bundle's scale is only a first guess for this stream.
 EARLY = 0.1
-# In the quiet time after an alarm, an alarm needs evidence that is larger by this factor.
+# Factor by which the evidence of an alarm must be larger in the quiet time after another alarm.
 NEWS = 1.1
 
 
 @source_inline_jit
 def _tail_probability(scorer, stream, learns, seen, nis):
     """Return the tail probability of an observation in its stream, z under the model alone, and the number of columns
-    of the tail in `work` that changed. Most observations change the first columns only.
-    """
+    of the tail in `work` that changed. Most observations change only the first columns."""
     streams, tail_model, work = scorer.streams, scorer.tables.tail_model, scorer.work
     size = np.float64(max(seen, 1))
     root = (nis / size) ** (1 / 3)
@@ -51,10 +50,12 @@ def _tail_probability(scorer, stream, learns, seen, nis):
 
 @source_inline_jit
 def score_anomaly(scorer, stream, seen, nis, is_new):
-    """Return the tail probability, the running novelty after the observation, and the number of columns set in
+    """Return the tail probability, the running novelty after the observation, and the number of columns written to
     `work.tail`.
 
     Args:
+        seen: Number of observed components.
+        nis: Normalised innovation squared.
         is_new: Whether the observation neither recurs nor is part of a standstill. Other observations do not update the
             baseline and the tail.
     """
@@ -72,9 +73,8 @@ def score_anomaly(scorer, stream, seen, nis, is_new):
 
 @inline_jit
 def _raised_by(alarm, tails, least, expected, usual, is_there):
-    """Return the rule that raises an alarm, or -1. The share of a rule that cannot raise one is added to that of
-    "value".
-    """
+    """Return the rule that raises an alarm. Return -1 if there is none. The share of a rule that cannot raise an alarm
+    is added to that of "value"."""
     found, share = -1, 1.0
     for k in range(STRETCH, RULES):
         rate = alarm.shares[k] * (usual if k == GAP else expected)
@@ -89,11 +89,14 @@ def _raised_by(alarm, tails, least, expected, usual, is_there):
 
 @inline_jit
 def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
-    """Return the rule by which an observation is an alarm, or -1, and update `tail`.
+    """Return the rule by which an observation is an alarm, and update `tail`. Return -1 if it is not an alarm.
 
     Args:
+        rule: Conditions for an alarm.
         tails, least: See `rules.update_rules`.
         expected, usual: Rate of alarms for the time since the previous observation, and for a typical lag.
+        value, innovation: Values and innovations of the components, `[P]`.
+        tail: State of the quiet time. See learned_tail.py.
     """
     is_outside, is_there = False, False
     for a in range(len(value)):
@@ -117,9 +120,8 @@ def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
 
 @inline_jit
 def calibrated_precision(table, posterior, novelty):
-    """Return one over the calibrated variance of the state. It is the variance of the model times a factor for the gain
-    and a factor for the running novelty.
-    """
+    """Return the inverse of the calibrated variance of the state. This variance is that of the model times a factor for
+    the gain and a factor for the running novelty."""
     state, innovation = 0.0, 0.0
     for a in range(len(posterior.mean)):
         state += posterior.covariance[a, a]

@@ -1,23 +1,23 @@
-"""Baseline of a stream: its noise and the spread of its scores, learned while it is filtered.
+"""Baseline of a stream: its noise and the spread of its scores, which are learned while it is filtered.
 
 The bundle's calibration provides F(z), the share of scores below z in the data that it was fitted to, as a table and a
-tail (calibration.py). A stream may be noisier or calmer. Two numbers adapt F to the stream. If both are 0, their
+tail (calibration.py). A stream may have more or less noise. Two numbers adapt F to the stream. If both are 0, their
 initial value, F is exactly that of the bundle:
 
     z = (e^(−λ/3) (nis / d)^(1/3) − c) / (e^σ s)        c = 1 − 2/(9d), s = √(2/(9d)): Wilson and Hilferty (1931)
     a = F(z)
 
-λ is the log of the stream's innovation variance over the model's, and σ the log of the spread of z. If both are
-correct, a is uniform on [0, 1], and so is |2a − 1|. After each observation,
+λ is the log of the ratio of the stream's innovation variance and the model's, and σ is the log of the spread of z. If
+both are correct, a is uniform on [0, 1], and so is |2a − 1|. After each observation,
 
-    λ ← λ + (6/√d) (a − ½) / (n + 20)                   6/√d and 3 are about one over the slopes of the means
+    λ ← λ + (6/√d) (a − ½) / (n + 20)                   6/√d and 3 are about the inverse slopes of the means
     σ ← σ + 3 (|2a − 1| − ½) / (n + 20)
     n ← min(n + 1, 1000)
 
-These are stochastic approximations (Robbins and Monro 1951) of M-estimates (Huber 1964), so one observation moves λ by
-at most 3/√d / (n + 20). The bundle counts as 20 observations. The trend, a mean of a − ½ over about a dozen
-observations, separates a change from outliers. Beyond ±CHANGE, every observation forgets up to a quarter of n and σ, so
-that λ moves at once and the spread is learned again.
+These are stochastic approximations (Robbins and Monro 1951) of M-estimates (Huber 1964), so one observation changes λ
+by at most 3/√d / (n + 20). The bundle has the weight of 20 observations. The trend, a mean of a − ½ over about a dozen
+observations, distinguishes a change from outliers. Beyond ±CHANGE, every observation reduces n and σ by up to a
+quarter, so that λ changes quickly and the spread is learned again.
 
 Tail probabilities below 0.1 are not read from F but learned (learned_tail.py).
 """
@@ -38,24 +38,25 @@ FIELD = "normal.learned"
 # Columns: λ, σ, n and the trend.
 LEVEL, SPREAD, COUNT, TREND = range(4)
 COLUMNS = 4
-# Largest n, and number of observations that the bundle counts as.
+# Largest n, and number of observations whose weight the bundle has.
 MEMORY, PRIOR = 1000.0, 20.0
 LEVEL_GAIN, SPREAD_GAIN = 6.0, 3.0
-# Rate of the trend, its size at a change, and the share of n and σ that is forgotten at twice that size.
+# Rate of the trend, its size from which there is a change, and the share by which n and σ are reduced at twice that
+# size.
 TREND_RATE, CHANGE, FORGOTTEN = 1 / 16, 0.15, 0.25
-# The noise is from a hundredth to 10¹² times the noise that the model expects.
+# Bounds of the columns. The noise is from a hundredth to 10¹² times the noise that the model expects.
 LOWEST = np.array([-9.2, -1.5, 0.0, -1.0])
 HIGHEST = np.array([55.3, 1.5, MEMORY, 1.0])
 
 
 def baseline_fields() -> dict[str, StateField]:
-    """Return the state fields of a stream: its baseline and its tail."""
+    """Return the state fields of a stream that contain its baseline and its tail."""
     return {FIELD: StateField((COLUMNS,), np.float32), TAIL_FIELD: StateField((TAIL_COLUMNS,), np.float32)}
 
 
 @inline_jit
 def interpolate(x, grid, values):
-    """Interpolate linearly as `numpy.interp` does, constant beyond the ends."""
+    """Interpolate linearly as `numpy.interp` does. The result is constant beyond the ends."""
     last = len(grid) - 1
     if x >= grid[last]:
         return values[last]
@@ -74,21 +75,25 @@ def interpolate(x, grid, values):
 
 @inline_jit
 def standard(root, size):
-    """Return z under the model alone, from (nis / d)^(1/3)."""
+    """Return z under the model alone.
+
+    Args:
+        root: The cube root (nis / d)^(1/3).
+        size: Number d of observed components.
+    """
     return (root - (1 - 2 / (9 * size))) / np.sqrt(2 / (9 * size))
 
 
 @inline_jit
 def size_of_one(z):
-    """Return the distance in standard deviations at which a single component has this z. Observations with any number
-    of components can be compared by it.
-    """
+    """Return the distance in standard deviations at which a single component has this z. It is comparable between
+    observations with different numbers of components."""
     return max(7 / 9 + z * np.sqrt(2 / 9), 0.0) ** 1.5
 
 
 @inline_jit
 def share_below(z, spread, table):
-    """Return a, the share of scores below z."""
+    """Return a, the share of scores below z in the calibration data."""
     z = z * np.exp(-spread)
     share = 0.0 if z < table.quantiles[0] else interpolate(z, table.quantiles, table.shares)
     return share - table.beyond * np.expm1(-interpolate(z, table.tail, table.folds))
@@ -96,15 +101,15 @@ def share_below(z, spread, table):
 
 @inline_jit
 def learn(before, root, size, learns, table, after):
-    """Score an observation with the baseline before it, then update the baseline.
+    """Score an observation with the baseline before it, and then update the baseline.
 
     Args:
         before: Baseline, `[COLUMNS]`.
-        root: (nis / d)^(1/3).
-        size: D, at least 1.
+        root: The cube root (nis / d)^(1/3).
+        size: Number d of observed components, at least 1.
         learns: Whether to update the baseline. Otherwise, its bits do not change.
-        table: `calibration.TailModel`.
-        after: Output, the new baseline `[COLUMNS]`.
+        table: Distribution of the scores, a `calibration.TailModel`.
+        after: Output: the new baseline, `[COLUMNS]`.
 
     Returns:
         z with λ only, and a.

@@ -1,7 +1,7 @@
-"""Calibration of a bundle: multipliers of its intervals, and the tables of its scores.
+"""Calibration of a bundle, which consists of the multipliers of its intervals and the tables of its scores.
 
 The half-width of an interval is std × multiplier(level, horizon). Between calibrated levels, the ratio of the
-multiplier to the normal quantile is interpolated; it is constant beyond them. Between horizons, the multiplier is
+multiplier and the normal quantile is interpolated. Beyond them, it is constant. Between horizons, the multiplier is
 interpolated in log time. export/filter_calibration.py fits the tables, and runtime/uncertainty/adaptive.py adapts the
 multipliers of the forecasts to a stream.
 """
@@ -20,7 +20,7 @@ from rfa.runtime.uncertainty.forecast_checks import PIT_LEVELS
 
 Array = np.ndarray
 _NORMAL = NormalDist()
-# Replaces the lag between two observations at the same time, whose log is infinite.
+# Value that replaces the lag between two observations at the same time, whose logarithm is infinite.
 SHORTEST = 1e-300
 # Exponent of the ratio of miss rates by which intervals beyond the calibrated levels are wider than those of a normal
 # distribution. For normal, Student-t, exponential and Laplace noise with levels up to 95 %, 99 % intervals then contain
@@ -32,14 +32,13 @@ TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
 def normal_quantiles(levels: Sequence[float]) -> Array:
-    """Return the normal quantiles at the upper ends of intervals with these levels."""
+    """Return the normal quantiles at the upper ends of intervals that have these levels."""
     return np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
 
 
 def normal_squares(levels: Sequence[float]) -> Array:
-    """Return the squares of the normal quantiles, computed with Python's power, because replies depend on the last
-    bit.
-    """
+    """Return the squares of the normal quantiles. They are computed with Python's power operator, because replies
+    depend on the last bit."""
     return np.array([quantile**2 for quantile in normal_quantiles(levels).tolist()])
 
 
@@ -47,9 +46,10 @@ class TailModel(NamedTuple):
     """Distribution of the novelty z in the calibration data.
 
     Attributes:
-        quantiles, shares: The share below each z.
-        tail, folds: Z beyond the last quantile, and the e-folds of the tail probability there, for a normal tail.
-        beyond: The share above the last quantile.
+        quantiles, shares: Values of z, and the share of the data below each.
+        tail, folds: Values of z beyond the last quantile, and the logarithm of the tail probability there for a normal
+            tail, relative to that at the last quantile and with opposite sign.
+        beyond: Share of the data above the last quantile.
     """
 
     quantiles: Array
@@ -60,8 +60,8 @@ class TailModel(NamedTuple):
 
 
 class PrecisionTable(NamedTuple):
-    """Ratio of the calibrated to the model's variance of the state: the product of a function of the gain and a
-    function of the running novelty.
+    """Ratio of the calibrated variance of the state and that of the model. It is the product of a function of the gain
+    and a function of the running novelty.
 
     See export/precision_calibration.py.
     """
@@ -76,11 +76,14 @@ class Tables(NamedTuple):
     """Calibration tables for compiled code.
 
     Attributes:
-        log_horizons, lines: Multipliers of the forecasts per model std, piecewise linear in log time: value and slope
-            from each horizon on, `[horizons, 2, levels]`.
-        miss_rates: 1 - level for the calibrated levels.
+        log_horizons: Logarithms of the calibrated horizons.
+        lines: Multipliers of the forecasts, in standard deviations of the model. They are piecewise linear in log time:
+            value and slope from each horizon on, `[horizons, 2, levels]`.
+        miss_rates: Values of 1 - level for the calibrated levels.
         squares: Squares of the normal quantiles at the calibrated levels.
-        pit_columns, pit_weights, pit_squares: Squares and `level_weights` for the intervals of a step at PIT_LEVELS.
+        pit_columns, pit_weights, pit_squares: Results of `level_weights` and squares of the normal quantiles, for the
+            intervals of a step at PIT_LEVELS.
+        tail_model: Distribution of the novelty.
         novelty, confidence: Confidence as a function of the running novelty.
         precision: See `PrecisionTable`.
     """
@@ -99,7 +102,11 @@ class Tables(NamedTuple):
 
 
 class Calibration:
-    """The calibration of one mode."""
+    """The calibration of one mode.
+
+    Args:
+        document: Entry of the mode in calibration.json.
+    """
 
     def __init__(self, document: dict[str, Any]) -> None:
         self.levels: tuple[float, ...] = tuple(document["levels"])
@@ -128,27 +135,30 @@ class Calibration:
         )
 
     def state(self, levels: Sequence[float]) -> Array:
-        """Return the half-widths of the state's intervals per model std, `[levels]`."""
+        """Return the half-widths of the state's intervals in standard deviations of the model, `[levels]`."""
         return self._multipliers(self._state, levels)
 
     def forecast(self, levels: Sequence[float], horizon: Sequence[float]) -> Array:
-        """Return the half-widths of the forecasts' intervals per model std, `[horizon, levels]`."""
+        """Return the half-widths of the forecasts' intervals in standard deviations of the model, `[horizon,
+        levels]`."""
         tables = self.at_horizons(horizon)
         return np.array([self._multipliers(table, levels) for table in tables]).reshape(len(horizon), len(levels))
 
     def at_horizons(self, horizon: Sequence[float]) -> Array:
-        """Return the half-widths at the calibrated levels, `[horizon, calibrated]`."""
+        """Return the half-widths at the calibrated levels in standard deviations of the model, `[horizon,
+        calibrated]`."""
         position = _log_time(horizon)
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
 
     def level_weights(self, levels: Sequence[float], horizon: Sequence[float]) -> tuple[Array, Array]:
-        """Return `forecast` as weighted sums of two calibrated levels, which also apply to adapted multipliers.
+        """Return the weights that express `forecast` as weighted sums of two calibrated levels. They also apply to
+        adapted multipliers.
 
         Levels beyond the last calibrated one are extrapolated from two adapted levels, and widened for heavier tails.
 
         Returns:
-            The columns of `at_horizons`, first those below, then those above, `[2 levels]`, and their weights
-            `[horizon, 2 levels]`.
+            The columns of `at_horizons` `[2 levels]` (first the lower one for each level, then the upper ones), and
+            their weights `[horizon, 2 levels]`.
         """
         tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)
         last = len(self.levels) - 1
@@ -175,7 +185,7 @@ class Calibration:
         return distance.argmin(axis=1)
 
     def forecast_scale(self, horizon: Sequence[float]) -> Array:
-        """Return the calibrated std of the forecasts per model std, `[horizon]`."""
+        """Return the ratio of the calibrated standard deviation of the forecasts and that of the model, `[horizon]`."""
         return np.interp(_log_time(horizon), self._log_horizons, self._forecast_scale)
 
     def _multipliers(self, table: Array, levels: Sequence[float]) -> Array:
@@ -197,7 +207,8 @@ def _tail_model(quantiles: list[float], shares: list[float], tail_scale: float) 
 
 
 def _precision_table(tables: dict[str, list[float]] | None, variance_scale: float) -> PrecisionTable:
-    """Return the table of the bundle. Without one, the precision is one over the mean of the squares of `std`."""
+    """Return the table of the bundle. If it has none, the precision is the inverse of the mean of the squares of
+    `std`."""
     found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
     names = ("gain", "by_gain", "surprise", "by_surprise")
     return PrecisionTable(*(np.array(found[name], np.float64) for name in names))

@@ -1,6 +1,6 @@
 """Outputs of a series as columns by name.
 
-For a component that has had no value yet, models for any series return the mean 0 and the deviation UNKNOWN. Here, such
+Models for any series return the mean 0 and the deviation UNKNOWN for a component that has had no value yet. Here, such
 numbers become NaN.
 """
 
@@ -26,11 +26,11 @@ UNKNOWN: Final = math.sqrt(UNKNOWN_VARIANCE)
 
 
 class Columns:
-    """Collects the outputs of a series by column, NaN where there is none.
+    """Collects the outputs of a series by column. Missing outputs are NaN.
 
     Args:
         names: Names of the components.
-        fields: Fields to collect. None stands for all.
+        fields: Fields to collect. None selects all fields.
         horizon: Horizons of the forecasts.
     """
 
@@ -46,18 +46,18 @@ class Columns:
             self._parts.setdefault(name, []).append(part)
 
     def add_smoothed(self, steps: Sequence[SmoothedStep]) -> None:
-        """Add the states given all observations."""
+        """Add the estimates given all observations."""
         for what in ("mean", "std"):
             values = np.array([getattr(step, what) for step in steps], np.float64).reshape(-1, len(self._names))
             for name, column in zip(self._names, values.T, strict=True):
                 self._parts[f"smoothed.{what}.{name}"] = [column]
 
     def arrays(self) -> dict[str, Array]:
-        """Return all columns."""
+        """Return all columns by name."""
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
 
     def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
-        """Return forecasts after the last observation, in separate columns."""
+        """Return forecasts after the last observation in separate columns by name."""
         groups = (
             self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
             self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),
@@ -100,7 +100,7 @@ class Columns:
         if self._has("interval"):
             yield from self._named_bands("", step.interval)
         if self._has("forecast"):
-            # the other horizons only adapt their intervals
+            # Further horizons are only forecast so that their intervals adapt.
             for horizon, point in zip(self._horizon, step.forecast, strict=False):
                 name = f"forecast.{horizon!r}"
                 yield from self._each(f"{name}.mean", np.array([point.mean]))
@@ -132,7 +132,7 @@ class Columns:
 
 
 def _mask(values: Array, is_unknown: Array) -> Array:
-    """Return the values, NaN where they are unknown."""
+    """Return the values with NaN where they are unknown."""
     return np.where(is_unknown, np.nan, values) if is_unknown.any() else values
 
 

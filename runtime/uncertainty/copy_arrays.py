@@ -1,4 +1,4 @@
-"""Copies in compiled loops, because slice assignment compiles slowly in numba (about 1 s per kernel)."""
+"""Copies in compiled loops. Slice assignment compiles slowly in numba (about 1 s per kernel)."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"

@@ -1,17 +1,17 @@
 """Warnings of a reply: evidence in its own checks that its results are unreliable.
 
 A coverage check fails if the share of values inside their 0.9 interval, one step ahead or at a requested horizon,
-differs from 0.9 by more than TOLERANCE. From ENOUGH scored forecasts on, that suffices. With fewer, it must also be
-improbable under the binomial distribution, so that all checks together give false warnings for fewer than
-FALSE_WARNINGS of sound replies. Misses of overlapping forecasts come in runs, and misses of several components come
-together. According to simulations of a random walk, n misses of forecasts h steps ahead vary as n / (OVERLAP · h)
-independent ones do, and n values of several components count as n / components. Adaptive intervals stay closer to their
-level than chance would, so false warnings are rarer.
+differs from 0.9 by more than TOLERANCE. With at least ENOUGH scored forecasts, this alone produces the warning. With
+fewer, the difference must also be significant under a binomial distribution. The threshold is chosen so that correct
+replies have a false warning with a probability below FALSE_WARNINGS. Misses of overlapping forecasts, and of several
+components, are correlated. Simulations of a random walk show that n misses h steps ahead have the variance of n /
+(OVERLAP · h) independent ones, and n values of several components that of n / components. The coverage of adaptive
+intervals varies less than that of independent trials, so false warnings are rarer.
 
 If most forecasts are nearly exact, as for constants, repeated patterns and counts that are nearly always zero, wide
 intervals are not a failure.
 
-`auto` starts from the series alone, so a reply with fewer than LEAST scored rows has a warning. Live and continued
+`auto` learns only from the series, so a reply with fewer than LEAST scored rows has a warning. Live and continued
 streams do not have this warning, nor does Python, where short series are common.
 
 A network forecasts up to the furthest horizon that it was trained for, and repeats that forecast beyond it.
@@ -28,21 +28,21 @@ from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 from rfa.runtime.uncertainty.forecast_checks import PIT_BINS
 
 LEVEL: Final = "0.9"
-# Allowed distance of a sound filter's coverage from the level, one step and further ahead, from ENOUGH forecasts on.
+# Allowed distance of the coverage from the level one step ahead, and further ahead.
 TOLERANCE: Final = (0.02, 0.03)
 ENOUGH: Final = 500
-# Coverage is reported from this many forecasts on.
+# Minimum number of forecasts from which coverage is reported.
 LEAST: Final = 20
-# Largest probability of a warning for a sound reply. For independent forecasts, see above.
+# Largest probability of a warning for a correct reply.
 FALSE_WARNINGS: Final = 5e-3
 OVERLAP: Final = 0.5
-# Share of nearly exact forecasts, whose values are next to the median, from which on the others are not judged.
+# If the share of nearly exact forecasts (values next to the median) reaches this number, wide intervals are no failure.
 MOSTLY_EXACT: Final = 0.6
 # Share of outliers that is too large.
 MANY_OUTLIERS: Final = 0.1
 # Bins of the PIT that contain nearly exact forecasts.
 MIDDLE: Final = slice(PIT_BINS // 2 - 1, PIT_BINS // 2 + 1)
-# A horizon is further ahead than one step from this number of typical lags on.
+# Number of typical lags from which a horizon is treated as further ahead than one step.
 BEYOND: Final = 1.5
 # Numbers of steps within this relative distance of an integer are treated as that integer.
 NEARLY_WHOLE: Final = 0.03
@@ -74,16 +74,16 @@ def diagnose(
     followed: int = 0,
     names: Sequence[str] = (),
 ) -> list[FilterWarning]:
-    """Return warnings about the reply of a model. The list is empty if the reply is sound.
+    """Return warnings about the reply of a model. The list is empty if the checks find no problem.
 
     Args:
         model: The model.
         checks: Checks of the forecasts of the reply.
-        step: Typical lag of the stream, or 0 if it is unknown.
+        step: Typical lag of the stream. 0 if it is unknown.
         ahead: Horizons of the future rows, without those of the checks.
         is_whole: Whether the checks cover a recorded series from its first row to its last.
-        followed: Number of the last horizons that were scored for the rows of `ahead`, which warnings mention.
-        names: Names of the components, or empty if they are numbered.
+        followed: Number of the last horizons that were scored for the rows of `ahead`. Warnings mention them.
+        names: Names of the components. Empty if they are numbered.
     """
     found = []
     observations = sum(checks.weighted_nis_bins)
@@ -108,7 +108,7 @@ def diagnose(
 
 
 def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Sequence[float]) -> list[FilterWarning]:
-    """Check for horizons beyond the furthest that the model was trained for."""
+    """Check for horizons beyond the furthest one that the model was trained for."""
     leads = [(lead.horizon, lead.steps or (lead.horizon / step if step else 0.0)) for lead in checks.leads]
     leads += [(lead, lead / step if step else 0.0) for lead in ahead]
     far = sorted(lead for lead in leads if lead[1] >= model.farthest + 0.5)
@@ -124,7 +124,7 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
 def _check_step(
     model: Model, checks: ForecastChecks, observations: int, probability: float, names: Sequence[str]
 ) -> list[FilterWarning]:
-    """Check the one-step intervals of each component, or of all together if no component fails."""
+    """Check the one-step intervals of each component. If no component fails, check those of all components together."""
     by_code: dict[WarningCode, list[int]] = {}
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
         if code := _failure(
@@ -174,9 +174,8 @@ def _check_leads(
 
 
 def name_steps(steps: float) -> str:
-    """Format a number of steps for a reader. The number need not be an integer: months differ in length, so three of
-    them may be 2.99 typical steps.
-    """
+    """Return a number of steps as text. Numbers close to an integer are rounded, because months differ in length, so
+    that three of them may be 2.99 typical steps."""
     near = round(steps)
     return f"{near:,}" if abs(steps - near) <= NEARLY_WHOLE * steps else f"{steps:.3g}"
 
@@ -184,13 +183,13 @@ def name_steps(steps: float) -> str:
 def _failure(
     share: float | None, tolerance: float, scored: float, independent: float, probability: float
 ) -> WarningCode | None:
-    """Return how the coverage of `scored` forecasts has failed, or None.
+    """Return how the coverage of `scored` forecasts has failed. Return None if it has not.
 
     Args:
-        share: Share of values inside the interval, or None.
+        share: Share of values inside the interval. None if there is none.
         tolerance: Allowed distance from the level.
         scored: Number of scored forecasts.
-        independent: Number of independent forecasts that they correspond to.
+        independent: Number of independent forecasts with the same variance.
         probability: Largest probability of such a share by chance.
     """
     if share is None or scored < LEAST:
@@ -202,9 +201,8 @@ def _failure(
 
 
 def _chance(share: float, count: float) -> float:
-    """Return the probability that a share of this many forecasts, or one further from the level, is inside by
-    chance.
-    """
+    """Return the probability that chance alone results in this share of values inside, or one that is further from the
+    level. `count` is the number of forecasts."""
     number, level = round(count), float(LEVEL)
     # A share between two possible ones is rounded towards the level.
     inside = math.ceil(share * number - 1e-9) if share < level else math.floor(share * number + 1e-9)
@@ -213,7 +211,8 @@ def _chance(share: float, count: float) -> float:
 
 
 def _is_rare(share: float, p: float, count: float, probability: float) -> bool:
-    """Return whether `share` of `count`, or one further from p, is this improbable if each has probability p."""
+    """Return whether a share is improbable if each of `count` events has probability p. The probability of this share,
+    or of one further from p, must be at most `probability`."""
     divergence = sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
     return count * divergence >= math.log(1 / probability)
 

@@ -1,4 +1,4 @@
-"""Samples of states, which depend on a seed and a position only."""
+"""Samples of states. They depend only on a seed and a position."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ Array = np.ndarray
 def state_samples(
     readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]
 ) -> list[Array] | None:
-    """Return samples of the state of each row, `[samples, P]`, or none for invalid rows. None if none are requested."""
+    """Return samples of the state of each row, `[samples, P]`. They are empty for invalid rows. Return None if no
+    samples are requested."""
     if not readout.samples:
         return None
     good, position = outputs.is_good, outputs.position.tolist()
@@ -28,14 +29,19 @@ def state_samples(
     covariances = np.where(good[:, None, None], readout.calibration.state_scale**2 * trace.covariance[: len(good)], 0.0)
     paths = draw(outputs.mean, covariances, readout.samples, keys, position)
     paths = paths.clip(*readout.options.range) if readout.has_range else paths
-    # Copies, so that a reader of one row does not keep the samples of all rows alive.
+    # The rows are copied, so that a reference to one row does not keep the samples of all rows alive.
     return [path.copy() if is_good else NO_SAMPLES for is_good, path in zip(good.tolist(), paths, strict=True)]
 
 
 def draw(means: Array, covariances: Array, samples: int, seeds: Sequence[int], indices: Sequence[int]) -> Array:
-    """Return normal samples `[R, samples, n]` around means `[R, n]`.
+    """Return normal samples `[R, samples, n]`.
 
-    The random numbers of a row depend on its (seed, index) only.
+    The random numbers of a row depend only on its seed and index.
+
+    Args:
+        means, covariances: Parameters of the distributions, `[R, n]` and `[R, n, n]`.
+        samples: Number of samples per row.
+        seeds, indices: Seed of each row, and its position in its stream.
     """
     bits = np.random.Philox(0)
     fresh, source = bits.state, np.random.Generator(bits)

@@ -1,6 +1,7 @@
-"""Checks of forecasts against their observations: counted per observation, summed over a request and a process.
+"""Checks of forecasts against their observations. They are counted per observation, and summed over a request and a
+process.
 
-A tally is a vector of sums, so that adding one costs a microsecond. It contains
+A tally is a vector of sums, so that adding one takes only a microsecond. It contains
 
     observations, sum of weight × nis / d, components scored, observations that may be alarms, their expected number of
     alarms, alarms, outliers, 8 bins of weight × nis / d, 10 bins of the PIT, components inside by level
@@ -9,18 +10,18 @@ for each requested horizon
 and for each component, one step ahead
     number of times that it was scored, and that it was inside by level
 
-The first observation of a stream does not count, because only the prior forecast it. The PIT of a component is its
-value under the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the 0.8
-interval. Correct forecasts fill the bins equally. If the filter is correct, nis is chi-square with d degrees of
+The first observation of a stream is not included, because it was forecast only by the prior. The PIT of a component is
+its value under the distribution that the forecast's intervals describe: 0.5 at the mean, 0.1 and 0.9 at the ends of the
+0.8 interval. Correct forecasts fill the bins equally. If the filter is correct, nis is chi-square with d degrees of
 freedom, the number of observed components, and the weight is 1 up to about nis = d. Bins of weight × nis / d below 1
-are compared with that distribution; above 1, there should be fewer. An outlier is rarer than one in a thousand under
-it.
+are compared with that distribution. Above 1, there should be fewer. An outlier has a probability below one in a
+thousand under it.
 
-The forecasts of a horizon are those that `pending.py` scores: of several horizons near one calibrated horizon, the
-first, and at most MAX_PENDING of its forecasts at a time. A forecast counts in the request in which its time comes,
-even if it was pending in the state. For a horizon of about one lag, the step itself is the forecast, if it comes within
-TOLERANCE of that time. The interval in the reply counts, unless v counts it as infinite; it is then about 10⁶ standard
-deviations wide.
+The forecasts of a horizon are those that `pending.py` scores. Of several horizons near one calibrated horizon, this is
+the first, and at most MAX_PENDING of its forecasts at a time. A forecast is included in the request in which its time
+comes, even if it was pending in the state. For a horizon of about one lag, the step itself is the forecast, if it comes
+within TOLERANCE of that time. The interval is that of the reply, unless v treats it as infinite. It is then about 10⁶
+standard deviations wide.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -47,7 +48,7 @@ NIS_EDGES = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 NIS = slice(7, 8 + len(NIS_EDGES))
 PIT_BINS = 10
 PIT = slice(NIS.stop, NIS.stop + PIT_BINS)
-# By level, followed by the counts by horizon and by component.
+# Counts by level, followed by those by horizon and by component.
 INSIDE = slice(PIT.stop, None)
 # Intervals whose ends are edges of the bins of the PIT. The mean is the middle edge.
 PIT_LEVELS = tuple(2 * edge / PIT_BINS for edge in range(1, PIT_BINS // 2))
@@ -58,18 +59,19 @@ _RARE = NormalDist().inv_cdf(0.999)
 
 
 def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
-    """Return the length of a tally: common counts, then those of each horizon and each component."""
+    """Return the length of a tally. It contains the common counts, those of each horizon and those of each
+    component."""
     return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
 
 
 def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
-    """Return the tally of no observations."""
+    """Return a tally without observations."""
     return np.zeros(columns(levels, horizon, size))
 
 
 @inline_jit
 def outlier_gate(seen):
-    """Return the 0.999 quantile of nis for this number of components."""
+    """Return the 0.999 quantile of nis for a number of observed components."""
     spread = 2 / (9 * seen)
     root = 1 - spread + _RARE * np.sqrt(spread)
     return seen * root * root * root
@@ -77,13 +79,13 @@ def outlier_gate(seen):
 
 @inline_jit
 def tally(step, weighted_nis, sums):
-    """Set `sums` to the tally of an observation.
+    """Write the tally of an observation to `sums`.
 
     Args:
-        step: Contains is_scored and is_above (whether a component counts, and whether it was above its forecast) and
-            scores (|innovation| per model std), all `[P]`; and half-widths per model std, edges at PIT_LEVELS and
-            widths at the calibrated levels, `[P, levels]`.
-        weighted_nis: Weight × nis.
+        step: Buffers of the observation. `is_scored` and `is_above` state whether a component is scored, and whether it
+            was above its forecast, `[P]`. `scores` are |innovation| in standard deviations of the model, `[P]`. `edges`
+            and `widths` are half-widths in the same unit at PIT_LEVELS and at the calibrated levels, `[P, levels]`.
+        weighted_nis: Product of weight and nis.
     """
     scores, edges, widths = step.scores, step.edges, step.widths
     for k in range(len(sums)):
@@ -114,13 +116,14 @@ def tally(step, weighted_nis, sums):
 
 @inline_jit
 def tally_horizons(horizon, step, lag, column, scored, sums):
-    """Add the forecasts of each requested horizon that were for this observation.
+    """Add the forecasts of each requested horizon that were for this observation to a tally.
 
     Args:
         horizon: Requested horizons, `[H]`.
-        step, lag: Typical lag, and the present lag.
-        column: Requested horizon that is scored as each calibrated one, or -1.
+        step, lag: Typical lag, and the lag before the observation.
+        column: Requested horizon that is scored as each calibrated one. -1 if there is none.
         scored: Output of `pending.score_pending`.
+        sums: Tally.
     """
     levels = scored.shape[1] - 1
     for index in range(len(column)):
@@ -144,6 +147,7 @@ def summarise(
     """Return the checks of a request from its tally.
 
     Args:
+        sums: Tally of the request.
         levels: Calibrated levels.
         size: Number of components of an observation. Each adapts separately, so their bounds are added.
         horizon: Requested horizons.

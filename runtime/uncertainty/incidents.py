@@ -1,4 +1,4 @@
-"""Incidents: alarms that belong together.
+"""Incidents, which are sequences of alarms.
 
 An incident begins with an alarm. It lasts while rows are unusual, with a tail probability of at most UNUSUAL, and ends
 after ENDS_AFTER ordinary rows in succession (rules.py).
@@ -20,12 +20,12 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 Array = np.ndarray[Any, Any]
 # Maximum number of incidents of a request that are listed.
 MOST_INCIDENTS: Final = 1_000
-# Rules whose alarms deviate from a forecast. If an incident has alarms of these rules, its peak is one of them.
+# Rules whose alarms are deviations from a forecast. If an incident has alarms of these rules, its peak is one of them.
 _WITH_SIZE: Final = ("value", "stretch", "range")
 
 
 def raised_alarm(raised: Sequence[float]) -> RaisedAlarm | None:
-    """Return the alarm of a row of `StepOutputs.raised`, or None."""
+    """Return the alarm in a row of `StepOutputs.raised`. Return None if the row is not an alarm."""
     rule = raised[RAISED_BY]
     if rule != rule:  # noqa: PLR0124
         return None
@@ -36,9 +36,10 @@ def raised_alarm(raised: Sequence[float]) -> RaisedAlarm | None:
 
 @dataclass
 class Incidents:
-    """The incidents of a series, of which the first MOST_INCIDENTS are listed.
+    """The incidents of a series. The first MOST_INCIDENTS are listed.
 
     Attributes:
+        listed: The listed incidents.
         omitted: Number of incidents that are not listed.
     """
 
@@ -52,7 +53,7 @@ class Incidents:
         return cls([])
 
     def add(self, times: Array, values: Array, outputs: StepOutputs) -> None:
-        """Add the alarms of the next rows, with times `[k]` and values `[k, P]`."""
+        """Add the alarms of the next rows. Their times are `[k]`, and their values `[k, P]`."""
         for row in np.flatnonzero(outputs.alarm == 1).tolist():
             alarm = raised_alarm(outputs.raised[row].tolist())
             assert alarm is not None
@@ -60,7 +61,7 @@ class Incidents:
             self._add(alarm, float(times[row]), float(values[row, a]), float(outputs.innovation[row, a]))
 
     def add_step(self, step: FilterStep, values: Array) -> None:
-        """Add the alarm of a step, if it is one, with values `[P]`."""
+        """Add the alarm of a step if it is an alarm. `values` are its values, `[P]`."""
         if step.raised is not None:
             a = step.raised.component
             self._add(step.raised, step.t, float(values[a]), (step.innovation or [])[a] or 0.0)

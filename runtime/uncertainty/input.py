@@ -1,4 +1,4 @@
-"""Input of a filter: limits, and checks that raise InvalidInput and name the invalid field."""
+"""Limits on the input of a filter, and checks of it. They raise InvalidInput with the name of the invalid field."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.runtime.errors import InvalidInput
 
 Observation = Sequence[float | None] | None
 
-# Attention stores a row for each observation and reads all rows at every step.
+# Maximum number of observations in attention mode, which stores a row for each and reads all rows at every step.
 MAX_ATTENTION = 1024
 LARGEST_TIME = 1e15
 LARGEST_SEED = 2**64 - 1
@@ -22,10 +22,10 @@ MOST_LEVELS = 16
 MOST_HORIZONS = 256
 LARGEST_HORIZON = 1e9
 MOST_SAMPLES = 1024  # per step
-# Squares of observations must fit into float32.
+# The squares of observations must be within the range of float32.
 LARGEST_OBSERVATION = 1e12
 MOST_COMPONENTS = 4096
-# Maximum number of columns that are known ahead.
+# Maximum number of columns whose future values are known.
 MOST_COVARIATES = 16
 LEAST_NOISE, MOST_NOISE = 1e-6, 1e6
 # For the next larger level, (1 + level) / 2 rounds to 1, whose normal quantile is infinite.
@@ -33,7 +33,17 @@ HIGHEST_LEVEL = 1 - 2**-52
 
 
 def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size: int, model: str) -> None:
-    """Check that an observation, the field `name`, has the size that the model requires."""
+    """Check that an observation has the size that the model requires.
+
+    Args:
+        name: Field of the observation, for the message.
+        observation: Values of the components.
+        size: Number of components of the model.
+        model: Name of the model, for the message.
+
+    Raises:
+        InvalidInput: If the size is wrong.
+    """
     if len(observation) != size:
         raise InvalidInput(
             f"{name} has {len(observation)} values, but model {model!r} takes {size}", param=name, code="shape_mismatch"
@@ -41,7 +51,8 @@ def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size
 
 
 def as_array(observations: Sequence[Observation], size: int, model: str) -> np.ndarray:
-    """Convert observations, each null or `size` numbers or nulls, to `[N, size]`, NaN where missing."""
+    """Convert observations to an array `[N, size]`. Each is None or contains `size` numbers or None. Missing values
+    become NaN."""
     for i, row in enumerate(observations):
         if row is not None and len(row) != size:
             check_size(f"observations[{i}]", row, size, model)
@@ -50,7 +61,17 @@ def as_array(observations: Sequence[Observation], size: int, model: str) -> np.n
 
 
 def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, model: str) -> np.ndarray:
-    """Convert inputs at each observation, null or `size` numbers, to `[N, size]`, 0 where null. `name` is the field."""
+    """Convert inputs at each observation to an array `[N, size]`.
+
+    Args:
+        name: Field of the inputs, for messages.
+        rows: Inputs at each observation: `size` numbers, or None for 0.
+        size: Number of inputs of the model.
+        model: Name of the model, for messages.
+
+    Raises:
+        InvalidInput: If the size of a row is wrong.
+    """
     for i, row in enumerate(rows):
         if row is not None:
             check_size(f"{name}[{i}]", row, size, model)
@@ -59,8 +80,10 @@ def input_rows(name: str, rows: Sequence[Sequence[float] | None], size: int, mod
 
 
 def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None], model: str) -> np.ndarray:
-    """Return observations `[N, size]` minus the sensor's bias. The difference must be within the limit for an
-    observation.
+    """Return observations `[N, size]` minus the sensor's bias.
+
+    Raises:
+        InvalidInput: If a difference exceeds the limit for an observation.
     """
     found = observations - input_rows("bias", bias, observations.shape[1], model)
     for i in np.flatnonzero((np.abs(found) > LARGEST_OBSERVATION).any(axis=1))[:1].tolist():
@@ -69,12 +92,12 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 
 def bias_out_of_range(param: str) -> InvalidInput:
-    """Return the error for a bias whose subtraction takes an observation beyond the limit."""
+    """Return the error for a bias after whose subtraction an observation exceeds the limit."""
     return _error(param, f"must leave the observation at a magnitude of at most {LARGEST_OBSERVATION:g}")
 
 
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
-    """Convert columns, one per component, to `[N, size]`, NaN where missing."""
+    """Convert columns, one per component, to an array `[N, size]`. Missing values become NaN."""
     if len(columns) != size:
         raise InvalidInput(
             f"values has {len(columns)} columns, but model {model!r} takes {size}",
@@ -85,7 +108,7 @@ def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model
 
 
 def check_observations(values: np.ndarray, size: int, model: str) -> None:
-    """Check that observations `[N, size]` are finite or NaN and within the limit."""
+    """Check that observations `[N, size]` are finite or NaN and do not exceed the limit."""
     if not len(values):
         raise InvalidInput("observations must not be empty", param="observations", code="empty")
     if values.shape[1:] != (size,):
@@ -99,11 +122,21 @@ def _error(param: str, expected: str, code: str = "out_of_range") -> InvalidInpu
 
 
 def check_times(times: np.ndarray, length: int, previous: float) -> None:
-    """Check that there is one finite time per observation and that times do not decrease. `previous` is the time of the
-    state.
+    """Check that there is one finite time per observation and that times do not decrease.
+
+    Args:
+        times: Times of the observations.
+        length: Number of observations.
+        previous: Time of the last observation in the state.
+
+    Raises:
+        InvalidInput: If a check fails. The message names the time.
     """
     if len(times) != length:
-        raise _error("times", f"has {len(times)} values, observations {length}", "shape_mismatch")
+        raise _error(
+            "times", f"has {len(times)} values, but observations has {length}; pass one time per observation",
+            "shape_mismatch",
+        )  # fmt: skip
     is_sorted = np.diff(times, prepend=previous) >= 0
     for i in np.flatnonzero(~(np.isfinite(times) & is_sorted))[:1].tolist():
         if not math.isfinite(times[i]):
@@ -112,11 +145,14 @@ def check_times(times: np.ndarray, length: int, previous: float) -> None:
 
 
 def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray:
-    """Return the factors on the noise, `[N]`, 1 by default."""
+    """Return the factors on the noise, `[N]`. The default is 1."""
     if noise is None:
         return np.ones(length)
     if len(noise) != length:
-        raise _error("noise", f"has {len(noise)} values, observations {length}", "shape_mismatch")
+        raise _error(
+            "noise", f"has {len(noise)} values, but observations has {length}; pass one factor per observation",
+            "shape_mismatch",
+        )  # fmt: skip
     for i, scale in enumerate(noise):
         if scale is not None and not LEAST_NOISE <= scale <= MOST_NOISE:
             raise _error(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}")
@@ -124,12 +160,12 @@ def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray
 
 
 def level_name(level: float) -> str:
-    """Return the name of the interval of a level, the shortest decimal that equals it, such as "0.9"."""
+    """Return the name of the interval of a level, such as "0.9". It is the shortest decimal that equals the level."""
     return repr(float(level))
 
 
 def out_of_range(field: str, model: str) -> InvalidInput:
-    """Return the error for an observation for which the results of a filter are not finite."""
+    """Return the error for an observation with which the results of a filter are not finite."""
     return _error(
         field,
         f"leads to numbers outside the range of model {model!r}; the observation must be closer to the previous one, "
@@ -138,9 +174,8 @@ def out_of_range(field: str, model: str) -> InvalidInput:
 
 
 def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: int) -> None:
-    """Check that levels are in (0, 1) and unique, because they name intervals, and that horizons and samples are
-    valid.
-    """
+    """Check that levels are in (0, 1) and unique, and that horizons and samples are valid. Levels must be unique
+    because they name intervals."""
     for i, level in enumerate(levels):
         if not 0 < level < 1:
             raise _error(f"levels[{i}]", "must be between 0 and 1")
@@ -158,10 +193,10 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
 def value_range(
     low: float | None, high: float | None, names: tuple[str, str] = ("range[0]", "range[1]")
 ) -> tuple[float, float]:
-    """Return the range of values between two limits. None stands for no limit.
+    """Return the range of values between two limits.
 
     Args:
-        low, high: Limits.
+        low, high: Limits. None means no limit.
         names: Names of the limits, for messages.
 
     Raises:
@@ -179,7 +214,7 @@ def value_range(
 
 
 def check_mode(mode: str, *, continues: bool, length: int) -> None:
-    """Check the mode. Attention is valid only without a state and for at most MAX_ATTENTION observations."""
+    """Check the mode. Attention mode is valid only without a state and for at most MAX_ATTENTION observations."""
     if mode not in get_args(Mode):
         raise _error("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
@@ -195,14 +230,16 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
 
 
 def check_lag(lag: int | None, *, smooth: bool) -> None:
-    """Check the number of observations after each one that its smoothed state uses. It is valid with smoothing only."""
+    """Check the number of later observations that a smoothed state depends on. It requires smoothing."""
     if lag is not None and (lag < 0 or not smooth):
         raise _error("lag", "must be >= 0, and requires smoothing")
 
 
 def window_of(window: Any) -> float:
-    """Return the length of a window: a number above 0 in units of the times, or a duration such as "5min" if times are
-    in seconds.
+    """Return the length of a window.
+
+    Args:
+        window: Number above 0 in the unit of the times. If times are in seconds, also a duration such as "5min".
 
     Raises:
         InvalidInput: If the value is neither.
@@ -212,5 +249,5 @@ def window_of(window: Any) -> float:
         length = number * SECONDS[unit]
         if 0 < length <= LARGEST_HORIZON:
             return float(length)
-    message = 'late.window must be a number above 0 in units of the times, or a duration such as "5min"'
+    message = 'late.window must be a number above 0 in the unit of the times, or a duration such as "5min"'
     raise InvalidInput(message, param="late.window", code="invalid_window")

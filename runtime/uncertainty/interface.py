@@ -25,9 +25,11 @@ UNLIMITED = (-math.inf, math.inf)
 
 
 class ReadoutOptions(NamedTuple):
-    """Options of the outputs in addition to levels, horizon and samples.
+    """Options of the outputs other than levels, horizon and samples.
 
     Attributes:
+        mode: Decoding mode.
+        alarm: Alarm options.
         passes: Number of reweighting passes K. None selects the default of the model.
         range: Limits of estimates, forecasts, bounds and samples.
         weights: Whether forecasts include the weights of the model's experts.
@@ -55,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Inputs(Protocol):
-    """Inputs of the rows of a series: an array, or an object that computes the inputs of some rows."""
+    """Inputs of the rows of a series. This is an array, or an object that computes the inputs of some rows."""
 
     @property
     def nbytes(self) -> int: ...
@@ -64,12 +66,12 @@ class Inputs(Protocol):
 
 
 class Piece(NamedTuple):
-    """Validated observations of one stream, in order.
+    """Validated observations of one stream in order.
 
     Attributes:
-        times, noise: `[k]`.
-        values: `[k, P]`, NaN where missing.
-        inputs: Inputs to the state until each observation, `[k, n]` or `CovariateInputs`, or None.
+        times, noise: Times, and factors on the standard deviation of the measurement noise, `[k]`.
+        values: Values, `[k, P]`. Missing values are NaN.
+        inputs: Inputs to the state until each observation, `[k, n]` or `CovariateInputs`. None if there are none.
     """
 
     slot: PoolSlot
@@ -89,10 +91,10 @@ class Piece(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """Forecasts after the last observation.
+    """Forecasts after the last observation, at M horizons.
 
     Attributes:
-        times: `[M]`.
+        times: Times of the forecasts, `[M]`.
         moments: Mean, std and median, `[M, 3, P]`.
         bands: Intervals, `[M, levels, P, 2]`.
         weights: Weights of the experts, `[M, P, experts]`. See `StepOutputs`.
@@ -116,11 +118,11 @@ class Stepped(NamedTuple):
 
 @dataclass(frozen=True)
 class LateOptions:
-    """Late rows of a stream.
+    """Options for late rows of a stream.
 
     Attributes:
-        length: Length of the window, in units of the times.
-        packed: Packed window of the state to continue from, or empty.
+        length: Length of the window, in the unit of the times.
+        packed: Packed window of the state to continue from. Empty if there is none.
     """
 
     length: float
@@ -132,25 +134,29 @@ class FilterOptions:
     """Series to filter, and the requested outputs.
 
     Attributes:
-        times: `[N]`.
-        observations: `[N, P]`, NaN where missing.
+        times: Times, `[N]`.
+        observations: Observations, `[N, P]`. Missing values are NaN.
         noise: Factors on the standard deviation of each observation's measurement noise, `[N]`.
+        levels: Levels of the intervals.
+        horizon: Horizons of the forecasts.
         samples: Number of samples of the state per step. With `smooth`, they are trajectories given all observations.
-        mode: "attention" uses all earlier observations (at most MAX_ATTENTION) and starts a new stream.
-        lag: With `smooth`, number of later observations that each state uses (fixed lag). If None, all.
-        state: Unpacked state to continue from (recurrent mode).
+        mode: Decoding mode. "attention" uses all earlier observations (at most MAX_ATTENTION) and starts a new stream.
+        smooth: Whether to return smoothed estimates.
+        lag: Number of later observations that a smoothed state depends on (fixed lag). None selects all.
+        state: Unpacked state to continue from, in recurrent mode.
         wants_state: Whether to return the packed state at the end.
         is_whole: Whether the reply is sent only when it is complete.
-        deadline_seconds: Time after which the request ends with the finished part.
+        deadline_seconds: Time after which the request ends with the completed part.
         passes: Number of reweighting passes K. None selects the default of the model.
         inputs: Inputs to the state per unit time until each observation, `[N, n]` or `CovariateInputs`.
-        covariates_ahead: Values of the columns that are known ahead at `ahead`, `[M, K]`.
-        ahead: Horizons after the last observation (recurrent mode).
-        followed: Number of the last entries of `horizon` that only adapt their intervals. The reply omits them.
+        covariates_ahead: Values at `ahead` of the columns whose future values are known, `[M, K]`.
+        ahead: Horizons after the last observation, in recurrent mode.
+        followed: Number of the last entries of `horizon` that are forecast only so that their intervals adapt. The
+            reply omits them.
         range, weights, utc_offsets: See `ReadoutOptions`.
         names: Names of the components, for warnings.
         refused: Errors of invalid rows of a stream, by position. The time of a row without a valid time is NaN.
-        late: Window for late rows of a stream. If None, late rows are rejected.
+        late: Options for late rows of a stream. If None, late rows are rejected.
     """
 
     times: np.ndarray
@@ -198,10 +204,10 @@ class MergeOptions:
 
     Attributes:
         states: Unpacked states.
-        method: "precision" adds the precisions, as if the states shared only `prior`. "covariance_intersection" is
-            never overconfident, whatever the states share.
-        prior: Common ancestor of the states, which counts once ("precision" only).
-        t: Time of the merged state. If None, the latest of the states.
+        method: Method. "precision" adds the precisions, as if the states had only `prior` in common.
+            "covariance_intersection" is never overconfident, whatever the states have in common.
+        prior: State from which all states continued. It is included once ("precision" only).
+        t: Time of the merged state. None selects the latest time of the states.
     """
 
     states: tuple[Any, ...]
@@ -214,5 +220,9 @@ class MergeOptions:
 
 
 def reply_rows(options: Any) -> int:
-    """Return the cost of a step with these outputs (a horizon and samples), in plain steps."""
+    """Return the cost of a step with its requested outputs, relative to a step without forecasts and samples.
+
+    Args:
+        options: Object with the attributes `horizon` and `samples`.
+    """
     return 1 + len(options.horizon) // FORECASTS_PER_ROW + options.samples // SAMPLES_PER_ROW

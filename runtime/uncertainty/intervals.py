@@ -38,7 +38,7 @@ def _multipliers_at(tables, lag, out):
 
 @inline_jit
 def check_step(scorer, lag, posterior, weighted_nis, sums):
-    """Score the forecast of this observation, and set its tally `sums`."""
+    """Score the forecast of this observation, and write its tally to `sums`."""
     tables, work = scorer.tables, scorer.work
     _multipliers_at(tables, lag, work.multipliers)
     for a in range(len(work.scores)):
@@ -59,9 +59,8 @@ def check_step(scorer, lag, posterior, weighted_nis, sums):
 
 @inline_jit
 def forecast_intervals(scorer, posterior, moments, bands):
-    """Compute mean, std and median `[H, 3, P]` and intervals `[H, levels, P, 2]` of the forecasts. Return their sum,
-    which is not finite if a number is not.
-    """
+    """Compute the mean, std and median `[H, 3, P]` and the intervals `[H, levels, P, 2]` of the forecasts. Return the
+    sum of all results, which is not finite if one of them is not."""
     spec, work, total = scorer.spec, scorer.work, 0.0
     for h in range(len(spec.horizon)):
         for a in range(len(work.scores)):
@@ -79,7 +78,7 @@ def forecast_intervals(scorer, posterior, moments, bands):
 
 @inline_jit
 def _symmetric(scorer, posterior, bands, h, a):
-    """Compute the intervals of a forecast from its covariance."""
+    """Compute the intervals of a forecast from its covariance. Return their sum."""
     spec, work, total = scorer.spec, scorer.work, 0.0
     mean, deviation = posterior.forecast_mean[h, a], np.sqrt(max(posterior.forecast_covariance[h, a, a], 0.0))
     inverse_dof = posterior.forecast_inverse_dof[h, a]
@@ -97,7 +96,7 @@ def _symmetric(scorer, posterior, bands, h, a):
 
 @inline_jit
 def _two_sided(scorer, posterior, bands, h, a):
-    """Compute the intervals of a forecast from half-widths below and above its mean."""
+    """Compute the intervals of a forecast from half-widths below and above its mean. Return their sum."""
     spec, work = scorer.spec, scorer.work
     mean, total = posterior.forecast_mean[h, a], 0.0
     calibrated = work.shift.shape[2]

@@ -1,4 +1,4 @@
-"""Tail probability of a score in its stream, learned from the stream alone.
+"""Tail probability of a score in its stream, which is learned from the stream alone.
 
 The threshold u tracks the quantile of the scores s >= 0 that is exceeded by a share BODY of them,
 
@@ -10,9 +10,9 @@ generalised Pareto tails on a grid of shapes ξ and scales σ:
     S(e) = Σ_c π_c (1 + ξ_c e / σ_c)^(-1/ξ_c)        log π_c ← (1 - 1/MEMORY) log π_c + log((1 - δ) f_c(e) + δ g(e))
 
 The mixture S includes the uncertainty due to few excesses. δ g, a small share of a wide exponential distribution,
-prevents one anomaly from excluding a tail permanently. No Pareto tail fits excesses that are all alike, such as those
-of a heartbeat, so S is recalibrated. If S is correct, S(e) is uniform, and half of the mass below 2^-(j-1) is below
-2^-j. Each of these shares is learned,
+prevents one anomaly from excluding a tail permanently. No Pareto tail fits excesses that are nearly equal, such as
+those of a heartbeat, so S is recalibrated. If S is correct, S(e) is uniform, and half of the mass below 2^-(j-1) is
+below 2^-j. Each of these shares is learned,
 
     q_j = (TREE_PRIOR / 2 + n_j) / (TREE_PRIOR + n_{j-1})     n_j: excesses with S ≤ 2^-j, forgotten over TREE_MEMORY
 
@@ -21,7 +21,7 @@ which is a Pólya tree (Lavine 1992) around S. With v = -log2 S(e) and its integ
     p = BODY q_1 ⋯ q_j q_{j+1}^(v - j)
 
 A stream stores u, the grid and the tree, which are a hundred numbers. Its first FIRST scores are stored in place of the
-grid. The first u is read from them, in units of the noise that has been learned by then.
+grid. The first u is computed from them, in units of the noise that has been learned by then.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -36,9 +36,9 @@ from rfa.runtime.compiling import inline_jit
 FIELD = "tail.learned"
 BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
-# Number of scores from which the first threshold is read, which is the `ABOVE`-th largest of them.
+# The first threshold is the `ABOVE`-th largest of the first `FIRST` scores.
 FIRST, ABOVE = 80, 9
-# In standard deviations of the filter. A smaller score is not an excess.
+# Smallest threshold in standard deviations of the filter. A smaller score is not an excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
 SCALES = np.geomspace(0.004, 4.0, 12)
@@ -61,7 +61,7 @@ _PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
 
 @inline_jit
 def _survival(excess, learns, learned):
-    """Return S(e), and update the posterior with the excess."""
+    """Return S(e). If `learns` is true, update the posterior with the excess."""
     largest = -np.inf
     for i in range(_SHAPES):
         for j in range(_SCALES):
@@ -85,7 +85,7 @@ def _survival(excess, learns, learned):
 
 @inline_jit
 def _share(survival, learned):
-    """Return the share of excesses below this survival probability, according to the tree."""
+    """Return the share of excesses below a survival probability, according to the tree."""
     depth = -np.log2(survival)
     level = min(int(depth), HALVES - 1)
     share = 1.0
@@ -105,7 +105,7 @@ def _count(survival, learned):
 
 @inline_jit
 def _begin(noise, learned):
-    """Read the first threshold from the first scores, and clear the grid that contained them."""
+    """Compute the first threshold from the first scores, and clear the grid that contained them."""
     for _ in range(ABOVE):
         largest = 0
         for k in range(1, FIRST):
@@ -119,20 +119,20 @@ def _begin(noise, learned):
 
 @inline_jit
 def learn_tail_probability(score, noise, learns, learned):
-    """Return p of a score given the scores before it, then update `learned` with the score.
+    """Return the tail probability p of a score given the scores before it. Then update `learned` with the score.
 
     Args:
         score: Score, >= 0.
         noise: Unit of the score.
         learns: Whether to update `learned`.
-        learned: `[COLUMNS]`.
+        learned: State, `[COLUMNS]`.
 
     Returns:
-        p, which is 1 for scores up to u, and before there is a u.
+        p. It is 1 for scores up to u, and before there is a u.
     """
     if learned[SEEN] < FIRST:
         if learns:
-            # at most FIRST, but the number may come from arbitrary bytes
+            # The number is at most FIRST, but it may be negative, because states may come from arbitrary bytes.
             learned[GRID + max(int(learned[SEEN]), 0)] = score * noise
             learned[SEEN] += 1
             if learned[SEEN] == FIRST:

@@ -1,8 +1,8 @@
 """Tail probabilities of the number of rows in which a value is unchanged, and of the time without a value.
 
-After n lengths, the tail probability of a length is the smoothed share of lengths that were at least as long. For a
-length l beyond the longest length M, it is M / l times 1 / (n + 1), the probability of a new longest length, but at
-least 1 / FARTHEST of it:
+After n lengths, the tail probability of a length is the smoothed share of lengths that were at least as long. The
+probability of a new longest length is 1 / (n + 1). For a length l beyond the longest length M, this is multiplied by M
+/ l, but at least by 1 / FARTHEST:
 
     p(l) = (1 + #{earlier lengths >= l}) / (n + 1),  l <= M        max(M / l, 1 / FARTHEST) / (n + 1),  l > M
 
@@ -20,8 +20,8 @@ from rfa.runtime.compiling import inline_jit
 
 BINS = 24
 FARTHEST = 4.0
-# Numbers of a kind of length: how many there were, the longest one, and how many were in each bin. The first bin
-# contains lengths of 1, the third those of 2.
+# Numbers of a kind of length: the number of lengths, the longest one, and the number in each bin. The first bin
+# contains lengths of 1, and the third bin those of 2.
 COUNT, LONGEST, BIN = 0, 1, 2
 TWO = BIN + 2
 NUMBERS = BIN + BINS
@@ -34,7 +34,7 @@ def _bin(length):
 
 @inline_jit
 def length_tail(lengths, length):
-    """Return the tail probability of a length given the lengths before it, `[NUMBERS]`."""
+    """Return the tail probability of a length, given the earlier lengths `[NUMBERS]`."""
     if length > lengths[LONGEST]:
         return max(lengths[LONGEST] / length, 1 / FARTHEST) / (lengths[COUNT] + 1)
     beyond = 0.0
@@ -51,6 +51,6 @@ def least_tail(lengths):
 
 @inline_jit
 def add_length(lengths, length):
-    """Count a length that does not become the longest one."""
+    """Add a length to the counts. The longest length is not updated."""
     lengths[COUNT] += 1
     lengths[BIN + _bin(length)] += 1

@@ -1,4 +1,4 @@
-"""Maintenance windows: rows in them count as missing, so they neither raise alarms nor are learned from."""
+"""Maintenance windows. Rows in them are treated as missing, so they neither raise alarms nor are learned from."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MONDAY: Final = 3 * DAY
 
 @dataclass(frozen=True)
 class Mute:
-    """Maintenance windows.
+    """Maintenance windows of a request.
 
     Attributes:
-        spans: Begin and end, in units of the times.
-        weekly: Begin and end, in seconds since Monday at 00:00 local time. They may exceed a week.
+        spans: Begin and end of single windows, in the unit of the times.
+        weekly: Begin and end of weekly windows, in seconds since Monday at 00:00 local time. They may exceed a week.
         utc_offsets: Offsets of local time.
     """
 
@@ -44,10 +44,14 @@ class Mute:
 
     @classmethod
     def of(cls, windows: Sequence[Window], tz: str = "UTC") -> Mute:
-        """Return the windows of a request, in a time zone.
+        """Return the windows of a request.
+
+        Args:
+            windows: Windows, as described by MUTE_FORM.
+            tz: Time zone of the windows.
 
         Raises:
-            InvalidInput: A window is invalid. The message names it.
+            InvalidInput: If a window is invalid. The message names it.
         """
         if isinstance(windows, str) or not isinstance(windows, Sequence) or len(windows) > MOST_WINDOWS:
             raise _invalid("alarm.mute", f"be a list of at most {MOST_WINDOWS} windows")
@@ -71,7 +75,7 @@ class Mute:
         return spans, weekly, self.utc_offsets.array()
 
     def covers(self, times: Array) -> Array:
-        """Return whether rows at these times are in a window, `[N]`."""
+        """Return whether each time `[N]` is in a window."""
         spans, weekly, offsets = self.arrays()
         found = np.zeros(len(times), bool)
         for begin, end in spans:
@@ -115,12 +119,12 @@ def _span(name: str, window: Any, tz: str) -> tuple[float, float]:
 def _moment(text: Any, tz: str) -> float:
     if isinstance(text, int | float) and not isinstance(text, bool):
         return float(text)
-    moment = datetime.fromisoformat(str(text).strip())  # TOML and YAML have times of their own
+    moment = datetime.fromisoformat(str(text).strip())  # TOML and YAML parsers return objects for times
     return (moment if moment.tzinfo is not None else moment.replace(tzinfo=get_zone(tz))).timestamp()
 
 
 def constant_offset(tz: str) -> float:
-    """Return the UTC offset of a zone that has had only one offset since 1970, else 0."""
+    """Return the UTC offset of a zone that has had only one offset since 1970. Return 0 for other zones."""
     if UtcOffsets.of_zone(tz) != UTC:
         return 0.0
     return (datetime.fromtimestamp(0, get_zone(tz)).utcoffset() or timedelta()).total_seconds()

@@ -1,4 +1,4 @@
-"""Forecasts that are pending until an observation comes at their time. The rules are in adaptive.py."""
+"""Forecasts that are pending until an observation arrives at their time. The rules are in adaptive.py."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -11,7 +11,8 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty.adaptive import EDGE, EMPTY, INFINITE, JITTER
 from rfa.runtime.uncertainty.copy_arrays import clear, copy3
 
-# Largest half-width, which stands for infinity, and the smallest. 0 means that nothing is pending.
+# Largest half-width, which represents infinity, and smallest half-width. It is not 0, which means that nothing is
+# pending.
 _LARGEST, _LEAST = float(np.finfo(np.float32).max), float(np.finfo(np.float32).tiny)
 # A forecast further ahead than this multiple of its calibrated horizon would be pending for too long.
 FURTHEST = 2.0
@@ -20,8 +21,7 @@ FURTHEST = 2.0
 @inline_jit
 def _nearest_horizon(times, horizon, unit):
     """Return the index of the horizon in `times`, in units of `unit`, that is nearest to `horizon` in log time. The
-    first horizon is skipped, because it stands for the next observation at any time.
-    """
+    first horizon is skipped, because it represents the next observation at any time."""
     index = 1
     while index + 1 < len(times) and horizon * horizon > unit * unit * times[index] * times[index + 1]:
         index += 1
@@ -33,8 +33,8 @@ def match_horizons(spec, horizons, unit, work):
     """Match requested and calibrated horizons.
 
     `work.horizon_index` is set to the calibrated horizon of each requested one. `work.column` is set to the requested
-    horizon whose forecasts are scored as those of each calibrated one. This is the first requested one that matches, or
-    -1 if there is none or its forecasts would be pending for too long.
+    horizon whose forecasts are scored as those of each calibrated one. This is the first requested one that matches. It
+    is -1 if there is none or its forecasts would be pending for too long.
     """
     for index in range(len(work.column)):
         work.column[index] = -1
@@ -49,7 +49,7 @@ def match_horizons(spec, horizons, unit, work):
 
 @inline_jit
 def load_shift(state, stream, work):
-    """Copy a stream's v to `work.shift`, and count its pending forecasts."""
+    """Copy the v of a stream to `work.shift`, and count its pending forecasts."""
     copy3(state.shift[stream], work.shift)
     work.loaded[0], work.loaded[1] = stream, 0
     for k in range(state.radius.shape[1]):
@@ -61,9 +61,9 @@ def load_shift(state, stream, work):
 def score_pending(scorer, observation, lag, unit):
     """Score the pending forecasts of the stream that are due.
 
-    `work.shift` is updated, `work.arrived` is set to 1 for forecasts that end, and `work.scored` counts by horizon the
-    scored components and, by level, those inside the interval. An observation may match several forecasts of a horizon.
-    All of them start from the previous v.
+    `work.shift` is updated, and `work.arrived` is set to 1 for forecasts that end. `work.scored` contains, by horizon,
+    the number of scored components and, by level, the number of those inside the interval. An observation may match
+    several forecasts of a horizon. All of them start from the previous v.
 
     Returns:
         The number of forecasts that end.
@@ -115,7 +115,7 @@ def _score_one(scorer, stream, value, k, rates):
 
 @inline_jit
 def remove_arrived(state, stream, work):
-    """Remove the forecasts that `score_pending` ended, and store the resulting v."""
+    """Remove the forecasts that `score_pending` has ended, and store the resulting v."""
     copy3(work.shift, state.shift[stream])
     for k in range(len(work.arrived)):
         if work.arrived[k]:
@@ -125,12 +125,13 @@ def remove_arrived(state, stream, work):
 
 @inline_jit
 def _pending_index(horizons, index, requested, due, steps, row):
-    """Return the index of a forecast for the time `due` that is scored as one of horizon `index`, or -1 if it is not
-    scored.
+    """Return the index of a pending forecast. Return -1 if it is not scored.
 
     Args:
+        index: Calibrated horizon as which the forecast is scored.
         requested: Requested horizon.
-        steps: Requested horizon in the stream's own steps.
+        due: Time that the forecast is for.
+        steps: Requested horizon in steps of the stream.
         row: Position of the observation in its stream.
     """
     count, begin = horizons.pending_count[index - 1], horizons.pending_begin[index - 1]
@@ -146,7 +147,7 @@ def _pending_index(horizons, index, requested, due, steps, row):
 
 @inline_jit
 def _pending_half_width(width, shift):
-    """Return the half-width that a forecast is scored with, negative if the interval counts as empty."""
+    """Return the half-width with which a forecast is scored. It is negative if the interval is treated as empty."""
     if shift >= INFINITE:
         return _LARGEST
     sent = max(min(width, _LARGEST), _LEAST)

@@ -1,4 +1,4 @@
-"""Recurring deviations, such as those of a nightly job or a weekly report, are not rare.
+"""Detect recurring deviations, such as those of a nightly job or a weekly report, which are not rare.
 
 A column stores its last EPISODES episodes of large deviations: begin, end and the signed peak of the deviation. For a
 deviation d at time t, an hour, a day, a week and the lag from every earlier episode to this one are tried as a period
@@ -9,18 +9,19 @@ tail probability of d, if
 * |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare, and
 * L is usual (an hour, a day, a week), or chance does not explain it. If episodes cover a share c of the time, at least
   LEAST_PERIODS of PERIODS times are in them with a probability below 4 c^3. This probability times the number of tried
-  periods must be at most BY_CHANCE. Only episodes with the size of d count.
+  periods must be at most BY_CHANCE. Only episodes with the size of d are included.
 
-An expected change of the value is an episode too, if an episode with its sign and at most LARGER times its size
+An expected change of the value is also an episode, if an episode with its sign and at most LARGER times its size
 occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags, and times of days and weeks by
-MORE times as many, up to LATE seconds. On a working day, earlier working days are tried, too. A filter that follows a
+MORE times as many, up to LATE seconds. On a working day, earlier working days are also tried. A filter that follows a
 job on some nights also has a deviation at the job's end on these nights. For a quarter of the period after a recurring
-deviation, one of those times therefore suffices.
+deviation, one of those times is therefore sufficient.
 
-What follows a recurring deviation belongs to it for LONGER times the mean time to the ends of earlier ones, without the
-longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the first episode
-within a quarter of the period that has the other sign and at least the share UNDONE of its size. Rows in between follow
-it if their own deviation is at most LARGER times as large, because a forecast may expect the end at any of these rows.
+Rows after a recurring deviation are attributed to it for LONGER times the mean time to the ends of earlier ones,
+without the longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the
+first episode within a quarter of the period that has the other sign and at least the share UNDONE of its size. Rows in
+between are attributed to it if their own deviation is at most LARGER times as large, because a forecast may expect the
+end at any of these rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -33,28 +34,28 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 
 EPISODES = 56
-# A new episode replaces the smallest of this number of oldest ones.
+# Number of oldest episodes, of which a new one replaces the smallest.
 OLDEST = 32
 # Numbers of an episode in addition to its begin.
 LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
 LARGER, TOLERANCE = 1.5, 2.5
 BY_CHANCE = 0.05
-# Shortest period in typical lags, and periods that are tried first, in seconds: an hour, a day, a working day, a week.
+# Shortest period in typical lags. The periods that are tried first are an hour, a day, a working day and a week.
 SHORTEST_PERIOD = 20.0
 DAY, WORKDAY = 86_400.0, 2
 USUAL_PERIODS = np.array([3_600.0, DAY, DAY, 7 * DAY])
 # Tolerance of a time of day. A job may begin ten minutes late.
 MORE, LATE = 4.0, 600.0
-# Limits on what follows a recurring deviation, in its length and size, and the minimum number of known ends.
+# Limits on the duration and the size of a recurring deviation's end, and the minimum number of known ends.
 LONGER, UNDONE, LEAST_ENDS = 1.25, 0.5, 2
-# Weekday of the first day of 1970, from Monday on, and number of working days.
+# Weekday of the first day of 1970 (Monday is 0), and number of working days.
 FIRST_WEEKDAY, WORKDAYS = 3.0, 5.0
 
 
 @inline_jit
 def _ongoing(begins, episodes, time, deviation, step):
-    """Return the episode with this sign that has lasted until now, or -1."""
+    """Return the index of the episode with this sign that has lasted until now. Return -1 if there is none."""
     for k in range(EPISODES):
         if episodes[k, PEAK] * deviation > 0 and abs(time - begins[k] - episodes[k, LENGTH]) <= TOLERANCE * step:
             return k
@@ -63,13 +64,13 @@ def _ongoing(begins, episodes, time, deviation, step):
 
 @inline_jit
 def _tolerance(step, period):
-    """Return the difference at which two times count as the same."""
+    """Return the difference up to which two times are treated as equal."""
     return max(TOLERANCE * step, min(MORE * TOLERANCE * step, LATE)) if period >= DAY else TOLERANCE * step
 
 
 @inline_jit
 def _peak_at(begins, episodes, time, deviation, tolerance):
-    """Return the largest peak with this sign around a time, or 0."""
+    """Return the largest peak with this sign around a time. Return 0 if there is none."""
     peak = 0.0
     for k in range(EPISODES):
         since = time - begins[k]
@@ -81,11 +82,11 @@ def _peak_at(begins, episodes, time, deviation, tolerance):
 
 @inline_jit
 def _share_with_period(begins, episodes, time, deviation, step, period, least, weekday):
-    """Return the share of the last times, at this period, that had the deviation, or 0 if there are fewer than
+    """Return the share of the last times, at this period, that had the deviation. Return 0 if there are fewer than
     `least`.
 
     Args:
-        weekday: Days since Monday, if weekends are skipped, else infinity.
+        weekday: Days since Monday if weekends are skipped. Otherwise, infinity.
     """
     count, peaks = 0, 0.0
     for k in range(1, PERIODS + 1):
@@ -97,7 +98,7 @@ def _share_with_period(begins, episodes, time, deviation, step, period, least, w
 
 @inline_jit
 def comes_again(begins, episodes, time, change, step):
-    """Return whether a change of the value follows an episode by an hour, a day or a week."""
+    """Return whether a change of the value occurs an hour, a day or a week after an episode of similar size."""
     for k in range(len(USUAL_PERIODS)):
         if step > 0 and USUAL_PERIODS[k] >= SHORTEST_PERIOD * step:
             peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, TOLERANCE * step)
@@ -108,10 +109,12 @@ def comes_again(begins, episodes, time, change, step):
 
 @inline_jit
 def recurring_share(begins, episodes, time, deviation, step, recurred, period):
-    """Return the share of the last periods that had this deviation, 0 if it does not recur, and its period.
+    """Return the share of the last periods that had this deviation, and its period. The share is 0 if the deviation
+    does not recur.
 
     Args:
-        begins, episodes: `[EPISODES]` and `[EPISODES, 2]`. A peak of 0 marks an unused episode.
+        begins, episodes: State, `[EPISODES]` and `[EPISODES, 2]`. A peak of 0 means that an episode is not used.
+        time, deviation: Time of the row, and its deviation.
         step: Typical lag.
         recurred, period: Time and period of the last recurring deviation. The period is 0 if there is none.
     """
@@ -145,9 +148,8 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
 
 @inline_jit
 def _end_after(begins, episodes, time, deviation, longest):
-    """Return the time from a deviation to the end of the first episode that undoes it, or 0 if there is none until
-    `longest`.
-    """
+    """Return the time from a deviation to the end of the first episode with which the deviation ends. Return 0 if there
+    is none within `longest`."""
     first, end = longest, 0.0
     for k in range(EPISODES):
         since, undone = begins[k] - time, -episodes[k, PEAK] * np.sign(deviation)
@@ -158,10 +160,11 @@ def _end_after(begins, episodes, time, deviation, longest):
 
 @inline_jit
 def follows(begins, episodes, time, deviation, step, recurred, period):
-    """Return whether a row follows a recurring deviation, and belongs to it.
+    """Return whether a row is attributed to a recurring deviation before it.
 
     Args:
-        recurred, period: See `recurring_share`.
+        begins, episodes, time, deviation, step: See `recurring_share`.
+        recurred, period: Time and period of the last recurring deviation. See `recurring_share`.
     """
     if not 0 < time - recurred <= period / 4:
         return False
@@ -182,10 +185,10 @@ def follows(begins, episodes, time, deviation, step, recurred, period):
 
 @inline_jit
 def add_episode(begins, episodes, newest, time, deviation, step):
-    """Add a large deviation to its episode, or begin a new episode.
+    """Add a large deviation to its episode. If there is none, begin a new episode.
 
     Returns:
-        The index of the newest episode, which was `newest` before.
+        The index of the newest episode. `newest` is this index before the call.
     """
     k = _ongoing(begins, episodes, time, deviation, step)
     if k < 0:

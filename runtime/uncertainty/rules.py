@@ -1,8 +1,8 @@
-"""Alarm rules in addition to `value`: `stretch` (a changed level or spread over the last rows), `standstill` (a value
-that no longer changes) and `gap` (a time without values). Deviations that recur are exempt.
+"""Alarm rules other than `value`: `stretch` (a changed level or spread over the last rows), `standstill` (a value that
+no longer changes) and `gap` (a time without values). Deviations that recur are exempt.
 
-Each rule computes a separate tail probability and has a share of the alarm rate. Until a rule has enough history, the
-rule `value` uses its share. Columns are separate and share the rates equally.
+Each rule computes a separate tail probability and has a share of the alarm rate. Until a rule has enough history, its
+share is added to that of the rule `value`. Columns are separate and have equal shares of the rates.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -24,7 +24,7 @@ from rfa.runtime.uncertainty.stretch import SIZE, is_usual, learn_size, least_st
 
 Array = np.ndarray[Any, Any]
 
-# The first four use tail probabilities of rows. The last one uses limits, which have none.
+# The first four rules use tail probabilities of rows. The last one compares values with limits.
 VALUE, STRETCH, STANDSTILL, GAP, RANGE = range(5)
 RULES = 4
 # Numbers of an alarm: its rule, the position of the first alarm of its incident, its tail probability, and its
@@ -33,26 +33,26 @@ RAISED_BY, FIRST_ALARM, PROBABILITY, COMPONENT = range(4)
 RAISED_NUMBERS = 4
 # Numbers of a column: time and value of the last row with a value, the number of rows with this value, the newest
 # episode, time and period of the last recurring deviation, and the standard deviation of innovations before a
-# standstill, 0 for none.
+# standstill (0 if there is none).
 TIME, LAST, RUN, NEWEST, RECURRED, PERIOD, HELD = range(7)
 LAST_NUMBERS = 7
 # Kinds of lengths.
 RUNS, GAPS = 0, 1
-# Numbers of a stream: the position of the first alarm of the present incident plus 1, 0 for none, and the number of
-# ordinary rows since.
+# Numbers of a stream: the position of the first alarm of the current incident plus 1 (0 if there is none), and the
+# number of ordinary rows since the last unusual one.
 INCIDENT, ORDINARY = 0, 1
 # A row that is at least this rare is unusual, and an incident ends after this number of ordinary rows.
 UNUSUAL, ENDS_AFTER = 0.05, 10
 # Deviations that are at least this rare are stored for the test of recurrence: one in 500 rows, or RARE_PER_DAY if
-# times are in seconds, but at most one in twenty. Of several columns, those with at least half of the largest
-# deviation.
+# times are in seconds, but at most one in twenty. If there are several columns, those with at least half of the largest
+# deviation are stored.
 RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
-# Deviations below this number of typical ones are not looked up.
+# Deviations that are smaller than this number of typical deviations are not tested for recurrence.
 ORDINARY_SIZE = 2.0
 # Minimum tail probability of a deviation towards the usual values at such times of a day, or after a recurring one;
 # and the periods of these two.
 USUAL, NO_PERIOD, FOLLOWS = 0.25, -1.0, -2.0
-# Number of rows from which a standstill can be detected, and the largest share of repeated values.
+# Number of rows from which a standstill can be detected, and the largest share of repeated values of such a column.
 FEWEST, OFTEN = 100, 0.5
 # A repeated value is a standstill, and is not informative about the noise, if this is the largest probability of such
 # repetition by chance. After it, a filter that interpreted it as the absence of noise must learn the noise again. The
@@ -66,11 +66,12 @@ class AlarmState(NamedTuple):
     """State of a stream for its alarms, by stream index. See the modules of the parts.
 
     Attributes:
-        incident: `[S, 2]`.
-        last: `[S, P, LAST_NUMBERS]`.
+        incident: Current incident, `[S, 2]`.
+        last: Numbers of each column, `[S, P, LAST_NUMBERS]`.
         lengths: Lengths of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
-        stretch, profile, tail: `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and `[S, P, learned_tail.COLUMNS]`.
-        begins, episodes: `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
+        stretch, profile, tail: State of the rule `stretch`, `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and `[S,
+            P, learned_tail.COLUMNS]`.
+        begins, episodes: Episodes of large deviations, `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
 
     incident: Array
@@ -107,8 +108,7 @@ def _own_deviation(posterior, a):
 @inline_jit
 def _standard_deviation(last, posterior, a):
     """Return the standard deviation of a component's innovation. For some rows after a standstill, it is at least the
-    value before.
-    """
+    value before the standstill."""
     return max(_own_deviation(posterior, a), last[HELD])
 
 
@@ -120,9 +120,8 @@ def _deviation(last, posterior, a):
 
 @inline_jit
 def variance_share(state, stream, posterior, is_scored):
-    """Return the ratio of the filter's variance to that of `_standard_deviation`, for the component with the largest
-    deviation.
-    """
+    """Return the ratio of the filter's variance and that of `_standard_deviation`, for the component with the largest
+    deviation."""
     largest, share = 0.0, 1.0
     for a in range(len(is_scored)):
         last = state.last[stream, a]
@@ -134,20 +133,22 @@ def variance_share(state, stream, posterior, is_scored):
 
 @inline_jit
 def _is_large(numbers, deviation):
-    """Return whether a deviation is large for its column, whose typical deviation `learn_size` has learned."""
+    """Return whether a deviation is large for its column. `learn_size` has learned the typical size of its
+    deviations."""
     return abs(deviation) * np.sqrt(2 / np.pi) > ORDINARY_SIZE * numbers[SIZE]
 
 
 @inline_jit
 def explained_share(state, observation, posterior, is_scored, local_time, step, periods):
-    """Return the lower limit on the tail probability of a row that follows from recurrence: the smallest limit of its
+    """Return the minimum tail probability of a row that follows from recurrence. It is the smallest of those of its
     large deviations, or 0 if it has none.
 
     Args:
         local_time: Local time of the observation.
-        periods: Output, `[P]`. The period with which the deviation of a component recurs, 0 if it does not recur,
-            NO_PERIOD if it is only usual at this time of day, or FOLLOWS if the row follows a recurring deviation,
-            whatever its own deviation is.
+        step: Typical lag.
+        periods: Output, `[P]`: the period with which the deviation of a component recurs. It is 0 if it does not recur,
+            NO_PERIOD if it is only usual at this time of day, and FOLLOWS if the row is attributed to an earlier
+            recurring deviation, whatever its own deviation is.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):
@@ -176,9 +177,8 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 
 @inline_jit
 def _is_still(last, runs, value):
-    """Return whether a value has repeated for longer than is likely in its column, given the share of runs that
-    continue to a second row.
-    """
+    """Return whether a value has repeated for longer than is likely in its column. The probability is computed from the
+    share of runs that continue to a second row."""
     if value != last[LAST] or runs[COUNT] == 0 or runs[BIN] < FEWEST:
         return False
     return ((runs[TWO] + 1) / (runs[BIN] + 1)) ** last[RUN] <= STILL
@@ -186,9 +186,8 @@ def _is_still(last, runs, value):
 
 @inline_jit
 def stands_still(state, observation):
-    """Return whether every value of a row has repeated for so long that it is a standstill. Such a row is not used to
-    learn the noise.
-    """
+    """Return whether all values of a row have repeated for so long that it is a standstill. The noise is not learned
+    from such a row."""
     seen, still = 0, 0
     for a in range(len(observation.value)):
         value = observation.value[a]
@@ -201,8 +200,11 @@ def stands_still(state, observation):
 
 @inline_jit
 def _standstill(last, runs, value):
-    """Count a row in the run of a value. Return the tail probability of the run, and the smallest one that a run can
-    have, or infinity if the rule cannot raise an alarm yet.
+    """Add a row to the run of a value.
+
+    Returns:
+        The tail probability of the run, and the smallest one that a run can have. The latter is infinity if the rule
+        cannot raise an alarm yet.
     """
     if runs[COUNT] > 0 and value == last[LAST]:
         last[RUN] += 1
@@ -220,8 +222,11 @@ def _standstill(last, runs, value):
 
 @inline_jit
 def _gap(last, gaps, time, step, is_expected):
-    """Count the time since the last value, in typical lags, unless the gap is expected. Return its tail probability,
-    and the smallest one that a gap can have, or infinity if no alarm is possible.
+    """Add the time since the last value, in typical lags, to the gaps unless it is expected.
+
+    Returns:
+        The tail probability of the gap, and the smallest one that a gap can have. The latter is infinity if no alarm is
+        possible.
     """
     if is_expected or step <= 0:
         return 1.0, np.inf
@@ -234,9 +239,7 @@ def _gap(last, gaps, time, step, is_expected):
 
 @inline_jit
 def _take(work, rule, component, p, least):
-    """Store a component's tail probability under a rule if it is the smallest so far, and update the rule's lower
-    bound.
-    """
+    """Update the smallest tail probability under a rule, and its lower bound, with those of a component."""
     if p < work.tails[rule]:
         work.tails[rule], work.components[rule] = p, component
     work.least[rule] = min(work.least[rule], least)
@@ -247,12 +250,14 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
     """Compute the tail probabilities of a row under all rules except `value`, and update the state with the row.
 
     Args:
+        local_time: Local time of the observation.
+        step: Typical lag.
         p: Tail probability of the row under the rule `value`.
         is_explained: Whether the deviations of the row recur or are usual at this time of day.
-        spec: `OutputSpec`, with the maintenance windows.
-        work: is_scored states whether a component has a value and a forecast, and periods are those of
-            `explained_share`. For each rule, tails is set to the probability, least to its minimum, and components to
-            the component with that probability, `[RULES]`.
+        spec: `OutputSpec` that contains the maintenance windows.
+        work: Buffers. `is_scored` states whether a component has a value and a forecast, and `periods` is the output of
+            `explained_share`. For each rule, `tails` is set to the probability, `least` to its minimum, and
+            `components` to the component that has this probability, `[RULES]`.
     """
     stream, value, columns = observation.stream, observation.value, len(observation.value)
     rare, largest = max(RARE, min(RARE_PER_DAY * step / 86_400, LEAST_RARE)), 0.0
@@ -314,10 +319,11 @@ def note_stretch(state, stream, work):
 
 @inline_jit
 def update_incident(incident, position, is_unusual, is_alarm):
-    """Return the position of the first alarm of the incident that a row belongs to, or -1.
+    """Return the position of the first alarm of the incident that a row is part of. Return -1 if there is no incident.
 
     Args:
         incident: State of the stream, `[2]`.
+        position: Position of the row in its stream.
     """
     if is_alarm and incident[INCIDENT] == 0:
         incident[INCIDENT] = position + 1

@@ -1,8 +1,8 @@
 """Score an observation after the filter has processed it, and update its stream.
 
-The filter provides mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. From these, the
-calibrated outputs are computed: an anomaly score, a confidence, and intervals. The results of a row depend on its
-stream only, whatever else is in the batch. A row with a result that is not finite leaves its stream unchanged.
+The filter provides the mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. From these,
+the calibrated outputs are computed: an anomaly score, a confidence, and intervals. The results of a row depend only on
+its stream, whatever else is in the batch. A row with a result that is not finite leaves its stream unchanged.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -72,21 +72,20 @@ _PARTS = (
     learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
 )  # fmt: skip
 _OBSERVATION = Observation(0, 0.0, np.empty(0))
-# Modules with the functions of a kernel that scores.
+# Modules that contain the functions of a kernel that scores observations.
 SOURCES = (*_PARTS, sys.modules[__name__])
 
 
 @inline_jit
 def _horizon_unit(horizons, step):
-    """Return the length of one step of the horizons in time units, if they count steps, else 1."""
+    """Return the length of one step of the horizons in time units. Return 1 if the horizons are not in steps."""
     return step / horizons.step if horizons.in_steps and step > 0 else 1.0
 
 
 @inline_jit
 def _write_state(scorer, observation, posterior, out, row):
-    """Write mean, std, innovation and intervals of the state. Return the number of observed components, and a sum that
-    is not finite if a result is not.
-    """
+    """Write the mean, std, innovation and intervals of the state. Return the number of observed components, and the sum
+    of all results, which is not finite if one of them is not."""
     spec, value, work = scorer.spec, observation.value, scorer.work
     is_begun = scorer.streams.counts[observation.stream] > 0
     seen, total = 0, 0.0
@@ -110,7 +109,7 @@ def _write_state(scorer, observation, posterior, out, row):
 
 @inline_jit
 def _write_alarm(scorer, lag, step, observation, innovation, position, out, row):
-    """Write whether an observation is an alarm, its rule and its incident, and update the counts."""
+    """Write whether an observation is an alarm, its rule and its incident. Update the tally."""
     rule, work, sums = scorer.spec.alarm, scorer.work, out.tally[row]
     expected, usual = min(rule.rate + rule.per_time * lag, 1.0), min(rule.rate + rule.per_time * step, 1.0)
     raised = decide_alarm(rule, work.tails, work.least, expected, usual, observation.value, innovation, work.tail)
@@ -143,7 +142,7 @@ def _check_forecasts(scorer, observation, lag, unit, posterior, sums):
 
 @inline_jit
 def _update_stream(scorer, observation, step, novelty, tail_columns):
-    """Store the stream in `work`, except for its forecasts."""
+    """Copy the state of a stream, except for its forecasts, from `work` to the pool."""
     streams, work, stream = scorer.streams, scorer.work, observation.stream
     for k in range(baseline.COLUMNS):
         streams.baseline[stream, k] = work.baseline[k]
@@ -210,18 +209,21 @@ def _score(arguments, observation, is_finite, row):
 
 
 def scoring_entry(scorer: Scorer, posterior: FilterOutput, out: StepOutputs) -> Entry:
-    """Return the entry for `score_observation`. Only the types of the arguments matter."""
+    """Return the entry of the kernel that `score_observation` calls. Only the types of the arguments matter."""
     return _score.entry((scorer, posterior, out), _OBSERVATION, True, 0)
 
 
 @inline_jit
 def score_observation(entry, scorer, observation, posterior, is_finite, out, row):
-    """Write the outputs of an observation, and update its stream if all of them are finite.
+    """Write the outputs of an observation. Update its stream if all of them are finite.
 
     Args:
-        entry: Entry from `scoring_entry`.
+        entry: Entry that `scoring_entry` returned.
+        scorer: Data for scoring. See `Scorer`.
+        observation: The observation.
+        posterior: Outputs of the filter. See `FilterOutput`.
         is_finite: Whether the filter's own state is finite.
-        out, row: `StepOutputs`, and the row to write.
+        out, row: `StepOutputs`, and the index of the row to write.
 
     Returns:
         Whether the stream was updated.

@@ -1,12 +1,12 @@
-"""States of a sequence given later observations: Rauch-Tung-Striebel smoothing and backward sampling.
+"""Estimate the states of a sequence given later observations, by Rauch-Tung-Striebel smoothing and backward sampling.
 
     G_k = P_k F'_{k+1} (P⁻_{k+1})⁻¹        m^s_k = m_k + G_k (m^s_{k+1} - m⁻_{k+1})
     L_k = P_k - G_k P⁻_{k+1} G'_k          P^s_k = L_k + G_k P^s_{k+1} G'_k
 
-from the last step (`smooth`), or from `lag` steps after each step (`fixed_lag`). F need not be diagonalisable. The
-filter's means and covariances already account for missing values, noise and weights.
+The recursion starts from the last step (`smooth`), or `lag` steps after each step (`fixed_lag`). F need not be
+diagonalisable. The filter's means and covariances already account for missing values, noise and weights.
 
-Gains and samples, which do not depend on other steps, are computed for a block of steps at once.
+Gains and samples do not depend on other steps, and are computed for a block of steps at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from rfa.runtime.uncertainty.draws import draw
 
 Array = np.ndarray
-# Number of steps at a time: enough to amortise a call, but few enough for a short latency.
+# Number of steps per block. It is large enough to amortise a call, and small enough for a short latency.
 BLOCK = 128
 
 
@@ -27,9 +27,9 @@ class Traces(NamedTuple):
     """The filter's trace of N steps, in units of the state and in float64.
 
     Attributes:
-        transition: F from the previous step, `[N, n, n]`.
-        predicted_mean, predicted_covariance: Before the observation, `[N, n]` and `[N, n, n]`.
-        mean, covariance: After the observation, `[N, n]` and `[N, n, n]`.
+        transition: Matrix F from the previous step, `[N, n, n]`.
+        predicted_mean, predicted_covariance: State before the observation, `[N, n]` and `[N, n, n]`.
+        mean, covariance: State after the observation, `[N, n]` and `[N, n, n]`.
     """
 
     transition: Array
@@ -48,11 +48,11 @@ class Traces(NamedTuple):
 
     @classmethod
     def joined(cls, pieces: Sequence[Traces]) -> Traces:
-        """Return the concatenation of pieces of a sequence, in order."""
+        """Return the concatenation of the traces of successive pieces."""
         return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
     def part(self, first: int, last: int) -> Traces:
-        """Return the steps from `first` to `last`, exclusive, or to the end."""
+        """Return the steps from `first` to `last`, which is exclusive."""
         return Traces(*(column[first:last] for column in self))
 
     @property
@@ -62,9 +62,8 @@ class Traces(NamedTuple):
 
 
 def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
-    """Yield means `[B, n]` and covariances `[B, n, n]` given all observations, for blocks of ordered steps, from the
-    last block to the first.
-    """
+    """Yield means `[B, n]` and covariances `[B, n, n]` given all observations, for blocks of steps. The last block
+    comes first. The steps within a block are in order."""
     mean, covariance = traces.mean[-1][:, None], traces.covariance[-1]
     for first, last in _blocks_from_the_end(traces.steps):
         gains, left = _back(traces, first, last)
@@ -80,9 +79,8 @@ def smooth(traces: Traces) -> Iterator[tuple[Array, Array]]:
 
 
 def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
-    """Yield means and covariances of every step given the observations up to `lag` steps after it, in blocks from the
-    first on. The time per step grows with the lag.
-    """
+    """Yield means and covariances of every step given the observations up to `lag` steps after it, in blocks of steps
+    in order. The time per step grows with the lag."""
     for first in range(0, traces.steps, BLOCK):
         last = min(first + BLOCK, traces.steps)
         steps = np.arange(first, last)
@@ -100,12 +98,13 @@ def fixed_lag(traces: Traces, lag: int) -> Iterator[tuple[Array, Array]]:
 
 
 def draw_paths(traces: Traces, scale: float, samples: int, seed: int, first: int) -> Iterator[Array]:
-    """Yield paths given all observations, `[B, samples, n]`, from the last block of steps to the first. The k-th
-    samples of all blocks form a path.
+    """Yield samples of the states given all observations, `[B, samples, n]`, in blocks of steps. The last block comes
+    first. The k-th samples of all blocks form a trajectory.
 
     Args:
-        scale: Calibrated std per model std.
-        samples: Number of paths.
+        traces: The filter's trace.
+        scale: Ratio of the calibrated standard deviation and that of the model.
+        samples: Number of trajectories.
         seed: Seed of the random numbers.
         first: Position of the first step in the stream.
     """

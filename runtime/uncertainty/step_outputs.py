@@ -1,7 +1,7 @@
 """Arrays that the scoring of an observation reads and writes.
 
-P is the number of components of an observation, H the number of requested horizons, and R the number of rows, one per
-observation.
+P is the number of components of an observation, H is the number of requested horizons, and R is the number of rows,
+with one row per observation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 class StreamStates(NamedTuple):
-    """State of the streams of a pool in addition to the filter's own state, by stream index."""
+    """State of the streams of a pool by stream index. It does not contain the filter's own state."""
 
     time: Array
     counts: Array
@@ -41,15 +41,16 @@ class OutputSpec(NamedTuple):
     """Requested outputs, created by `Readout`.
 
     Attributes:
-        state_scale: Calibrated std of the state per model std.
-        state: Half-widths of the state's intervals per model std, `[levels]`.
-        horizon: `[H]`.
+        state_scale: Ratio of the calibrated standard deviation of the state and that of the model.
+        state: Half-widths of the state's intervals in standard deviations of the model, `[levels]`.
+        horizon: Horizons, `[H]`.
         multipliers: Multipliers of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
-        horizon_index: Calibrated horizon nearest to each horizon, `[H]`. Unused if horizons count steps.
-        columns, weights: Intervals of the levels as weighted sums of two calibrated ones, `[2 levels]` and
-            `[H, 2 levels]`.
+        horizon_index: Calibrated horizon nearest to each horizon, `[H]`. It is not used if horizons are in steps.
+        columns, weights: Intervals of the levels as weighted sums of two calibrated ones, `[2 levels]` and `[H, 2
+            levels]`.
         squares: Squares of the normal quantiles at the levels, `[levels]`.
-        scale: Calibrated std of the forecasts per model std, `[H]`.
+        scale: Ratios of the calibrated standard deviations of the forecasts and those of the model, `[H]`.
+        alarm: Conditions for an alarm.
         utc_offsets: Offsets of local time, `[K, 2]`. See `local_time_numba.py`.
         muted, muted_weekly, muted_offsets: Maintenance windows, `[W, 2]` each. See mute.py.
     """
@@ -74,18 +75,20 @@ class FilterOutput(NamedTuple):
     """A filter's posterior and forecasts for one observation, in units of the observation.
 
     Attributes:
-        mean, covariance: State, `[P]` and `[P, P]`.
-        innovation, innovation_covariance: 0 where a component is missing.
-        forecast_mean, forecast_covariance: `[H, P]` and `[H, P, P]`.
+        mean, covariance: Estimate, `[P]` and `[P, P]`.
+        innovation, innovation_covariance: Innovation `[P]` and its covariance `[P, P]`. They are 0 for missing
+            components.
+        forecast_mean, forecast_covariance: Forecasts, `[H, P]` and `[H, P, P]`.
         scalars: Precision, weight, nis and log-likelihood of the model, `[4]`.
-        inverse_dof: 1/ν of the Student's t of innovation and state, 0 if it is normal, `[2, P]`. See student.py.
+        inverse_dof: 1/ν of the Student's t distributions of innovation and state, `[2, P]`. It is 0 for normal
+            distributions. See student.py.
         forecast_inverse_dof: 1/ν of the forecasts, `[H, P]`.
-        half_widths: Half-widths of the forecasts' intervals below and above the mean, `[H, P, 2 calibrated]`, or
-            `[H, P, 0]` if they follow from the covariance.
-        has_forecast: `[P]`, False if a component had only a guess. It is not scored, and forecasts made from it count
-            as infinite.
-        tail: `[2]`, the tail probability of the observation, NaN if it is learned from the scores of the stream; and
-            the nis that is scored, NaN for that of the filter.
+        half_widths: Half-widths of the forecasts' intervals below and above the mean, `[H, P, 2 calibrated]`. The shape
+            is `[H, P, 0]` if they are computed from the covariance.
+        has_forecast: False if the forecast of a component was only a guess, `[P]`. It is then not scored, and forecasts
+            that are based on it are treated as infinite.
+        tail: Tail probability of the observation, or NaN if it is learned from the scores of the stream; and the nis
+            that is scored, or NaN if it is that of the filter, `[2]`.
     """
 
     mean: Array
@@ -103,18 +106,18 @@ class FilterOutput(NamedTuple):
 
 
 class StepOutputs(NamedTuple):
-    """Calibrated outputs, one row per observation; NaN if nothing was observed.
+    """Calibrated outputs, with one row per observation. They are NaN if nothing was observed.
 
     Attributes:
-        is_good: Whether all of a row is finite. Other rows are undefined, but raised no alarm.
+        is_good: Whether all of a row is finite. Other rows are undefined, but never an alarm.
         position: Position of the observation in its stream.
-        alarm: 1 or 0; NaN unless requested.
-        raised: RAISED_BY of an alarm, else NaN, `[R, 4]`. See rules.py.
+        alarm: 1 for an alarm and 0 otherwise. NaN unless requested.
+        raised: Numbers of an alarm, `[R, 4]`, as described in rules.py. NaN if there is none.
         moments: Mean, std and median of the forecasts, `[R, H, 3, P]`.
         bands: Intervals of the forecasts, `[R, H, levels, P, 2]`.
         tally: See forecast_checks.py.
-        weights: Weights of the model's experts in the forecasts, `[R, H, P, experts]`. Without experts unless
-            requested.
+        weights: Weights of the model's experts in the forecasts, `[R, H, P, experts]`. There are no experts unless
+            weights are requested.
     """
 
     is_good: Array
@@ -152,11 +155,11 @@ class StepOutputs(NamedTuple):
 
 
 class Workspace(NamedTuple):
-    """Buffers for one row, used until the row is known to be finite.
+    """Buffers for one row. Results are stored in them until the row is known to be finite.
 
     Attributes:
-        shift: V of one stream, retained from row to row.
-        loaded: Index of that stream, or -1, and the number of its pending forecasts, `[2]`.
+        shift: The v of one stream (see adaptive.py). It is retained from row to row.
+        loaded: Index of that stream (or -1) and the number of its pending forecasts, `[2]`.
     """
 
     shift: Array
@@ -183,7 +186,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def allocate(cls, state: ConformalState, readout: Readout) -> Workspace:
-        """Allocate buffers for the streams of a pool, which are used for one row after another."""
+        """Allocate buffers that are used for one row of a pool's streams after another."""
         horizons, size, levels = state.shift.shape[1:]
         requested, pit = len(readout.horizon), len(readout.calibration.tables.pit_columns) // 2
         return cls(
@@ -198,7 +201,7 @@ class Workspace(NamedTuple):
 
 
 class Scorer(NamedTuple):
-    """Data for scoring the observations of a pool's streams."""
+    """Data that are needed to score observations of a pool's streams."""
 
     streams: StreamStates
     horizons: Horizons
@@ -214,7 +217,7 @@ class Scorer(NamedTuple):
 
 
 class Observation(NamedTuple):
-    """An observation of a stream. value is `[P]`, NaN where missing."""
+    """An observation of a stream. `value` has shape `[P]` and is NaN where a component is missing."""
 
     stream: int
     time: float

@@ -1,6 +1,6 @@
-"""Outputs of a filter as columns, and the replies that are made of them.
+"""Outputs of a filter as columns, and the replies that are created from them.
 
-Random numbers depend on (seed, position in the stream) only.
+Random numbers depend only on the seed and the position in the stream.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ Array = np.ndarray
 
 
 class Forecasts(Blocks, Sequence[ForecastPoint]):
-    """Forecasts of a step, stored as arrays until they are sent, because lists take ten times the memory.
+    """Forecasts of a step. They are stored as arrays until they are sent, because lists take ten times as much memory.
 
     Args:
         t: Time of the last observation.
+        readout: Options of the reply.
         moments: Mean, std and median, `[horizon, 3, P]`.
-        bands: `[horizon, levels, P, 2]`.
+        bands: Intervals, `[horizon, levels, P, 2]`.
     """
 
     __slots__ = ("_readout", "_t", "bands", "moments")
@@ -83,9 +84,8 @@ STEP_FIELDS = tuple(field.name for field in fields(WeightedStep) if field.name n
 
 
 def select_fields(step: FilterStep, names: Collection[str] | None) -> Any:
-    """Return index, time and the named fields of a reply. None stands for all fields. Other objects, such as errors,
-    are returned as they are.
-    """
+    """Return the index, the time and the named fields of a reply. If `names` is None, return all fields. Other objects,
+    such as errors, are returned unchanged."""
     if names is None or not isinstance(step, FilterStep):
         return step
     late = {"late": True, "recomputed": step.recomputed} if isinstance(step, LateStep) else {}
@@ -97,10 +97,13 @@ class Readout:
     """Requested outputs, with their calibration looked up once.
 
     Args:
+        calibration: Calibration of the mode.
         levels: Levels of the intervals, between 0 and 1.
         horizon: Horizons of the forecasts, in time units.
         samples: Number of samples of the state per step.
-        experts: Names of the model's experts, if their weights are requested.
+        options: Further options.
+        passes: Number of reweighting passes K.
+        experts: Names of the model's experts. Empty unless their weights are requested.
     """
 
     def __init__(
@@ -144,16 +147,16 @@ class Readout:
         return self.options.range != UNLIMITED
 
     def weights_by_name(self, weights: Array) -> dict[str, Any] | None:
-        """Return weights `[…, experts]` by the names of the experts, or None for a model without experts."""
+        """Return weights `[…, experts]` by the names of the experts. Return None if there are no experts."""
         return {name: weights[..., k].tolist() for k, name in enumerate(self.experts)} or None
 
     def hide_muted(self, times: Array, values: Array) -> Array:
-        """Return the values `[N, P]` of rows, NaN in maintenance windows."""
+        """Return the values `[N, P]` of rows, with NaN in maintenance windows."""
         mute = self.options.alarm.mute
         return np.where(mute.covers(times)[:, None], np.nan, values) if mute else values
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
-        """Return bands by the names of their levels."""
+        """Return intervals by the names of their levels."""
         return dict(zip(self.names, bands, strict=True))
 
 
@@ -162,7 +165,10 @@ class Steps:
     """Outputs of observations, as columns.
 
     Args:
-        samples: Samples of the state, `[samples, P]` for each observation, if requested.
+        readout: Options of the outputs.
+        times: Times of the observations.
+        outputs: Calibrated outputs.
+        samples: Samples of the state of each observation, `[samples, P]`. None unless requested.
     """
 
     readout: Readout
@@ -172,16 +178,15 @@ class Steps:
 
     @classmethod
     def empty(cls, readout: Readout, size: int) -> Steps:
-        """Return columns without rows, for observations of `size` components."""
+        """Return an object without rows, for observations of `size` components."""
         return cls(readout, np.empty(0), StepOutputs.allocate(0, size, readout))
 
     def __len__(self) -> int:
         return len(self.times)
 
     def add_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
-        """Return log-likelihood and tally with these observations added in order. The bits do not depend on how a
-        series is split.
-        """
+        """Return a log-likelihood and a tally to which those of these observations were added in order. The bits do not
+        depend on how a series is split."""
         likelihoods = np.concatenate(([log_likelihood], self.outputs.log_likelihood))
         tallies = np.concatenate((tally[None], self.outputs.tally))
         # NumPy adds in order along the rows. cumsum, which a vector needs for that, takes eight times as long.
@@ -200,7 +205,7 @@ class Steps:
 
     @property
     def anomalies(self) -> Array:
-        """Anomaly scores of the rows that have one."""
+        """Anomaly scores of the rows that have a score."""
         scores: Array = self.outputs.anomaly[~np.isnan(self.outputs.anomaly)]
         return scores
 
@@ -211,7 +216,7 @@ class Steps:
         """Yield the replies in lists of at most about PIECE_NUMBERS numbers.
 
         Args:
-            names: Fields other than index and time. None stands for all.
+            names: Fields other than index and time. None selects all fields.
         """
         outputs = self.outputs
         numbers = 8 + sum(
@@ -247,8 +252,8 @@ class Steps:
         """Return a reply for each row.
 
         Args:
-            copies: Whether to copy the forecasts, because each reply goes to another reader and must not keep the
-                columns of all rows alive.
+            copies: Whether to copy the forecasts. Use this if replies are passed to different consumers, so that a
+                reply does not keep the arrays of all rows in memory.
         """
         outputs, readout = self.outputs, self.readout
         times, innovations = self.times.tolist(), outputs.innovation.tolist()
@@ -297,5 +302,5 @@ def _none_for_nan(column: Array) -> list[float | None]:
 
 
 def _flags(column: Array) -> list[bool | None]:
-    """Return the column as booleans, None for NaN."""
+    """Return the column as booleans, with None in place of NaN."""
     return [None if value != value else value > 0 for value in column.tolist()]  # noqa: PLR0124

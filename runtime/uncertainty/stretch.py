@@ -8,21 +8,20 @@ local time t is therefore compared with earlier values at the same time of day, 
 
 d is the mean of y − ℓ at this time of day, with separate profiles for working days and weekends; ℓ is the mean of y
 over a week; and s is the mean of |r − S_0| at this time of day. F and S are reset at the beginning and at the end of
-each weekend. If values nearly always move in one direction, as those of a counter do, y is their change. Without a
-clock, d and s are means over all rows.
+each weekend. If values nearly always change in one direction, as those of a counter do, y is their change. If times are
+not dates, d and s are means over all rows.
 
 The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s, and for the
 mean of |innovation| / s, which shows cycles of another shape. A random walk, a trend or a counter is therefore compared
-with its own past. T is the largest score in units of its mean. Rows that follow a recurring deviation, such as those of
-a nightly job, do not change F, S and the means.
-Successive rows have nearly the same T, and only peaks are independent (declustering, Davison and Smith 1990). A stretch
-lasts for SHORTEST rows and until T is below the threshold of the tail again. Its peak updates the tail
-(learned_tail.py, as in SPOT, Siffer et al. 2017), so a change is not learned from while it lasts. With the mean length
-L of a stretch, the tail probability of a row is P(peak ≥ T) / L, at least 1 / (FARTHEST rows). After an alarm, it must
-fall by the factor NEWS for another alarm in the same stretch.
+with its own past. T is the largest score in units of its mean. Rows that are attributed to a recurring deviation, such
+as those of a nightly job, do not change F, S and the means. Successive rows have nearly the same T, and only peaks are
+independent (declustering, Davison and Smith 1990). A stretch lasts for SHORTEST rows and until T is below the threshold
+of the tail again. Its peak updates the tail (learned_tail.py, as in SPOT, Siffer et al. 2017), so a change is not
+learned from while it lasts. With the mean length L of a stretch, the tail probability of a row is P(peak ≥ T) / L, at
+least 1 / (FARTHEST rows). After an alarm, it must fall by the factor NEWS for another alarm in the same stretch.
 
-d and s are 16-bit integers, 600 bytes in total. They are rounded up or down in turn, so moves that are smaller than
-their unit add up.
+d and s are 16-bit integers, 600 bytes in total. They are rounded up or down in turn, so that changes that are smaller
+than their unit accumulate.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -42,19 +41,19 @@ LEVELS, SCORES = len(FAST), len(FAST) + 2
 OF_SPREAD, OF_ERRORS = LEVELS, LEVELS + 1
 # Rows of the spread and of the errors of forecasts, and of the shortest stretch.
 SPREAD_ROWS, SHORTEST = 16.0, 8.0
-# Number of rows of a day or weekend from which a score counts, in rows of its mean.
+# Number of rows of a day or weekend before a score is used, as a multiple of the rows of its mean.
 SETTLING = 4.0
 # Bins of a day, and parts of a day for the s around a bin. More of them do not find more incidents.
 BINS, HOURS = 96, 12
-# Number of rows of a "day" without a clock.
+# Number of rows of a "day" if times are not dates.
 ROWS_OF_DAY = 500.0
-# Seconds per day, the first weekday, and the number of working days. Then the times that are moments, from 1971 to
-# 9998, and the largest share of a day between rows that has a profile.
+# Seconds per day, the weekday of the first day of 1970, and the number of working days; the range of times that are
+# treated as dates, from 1971 to 9998; and the largest lag, as a share of a day, for which there is a profile.
 DAY, FIRST_WEEKDAY, WORKDAYS = 86_400.0, 3.0, 5
 FIRST_MOMENT, LAST_MOMENT, LONGEST_STEP = 365 * DAY, 253_300_000_000.0, 0.25
-# Change of the number of bins from which on the profile starts again.
+# Relative change of the number of bins above which the profile starts again.
 UNLIKE_BINS = 0.25
-# Minimum share by which a day moves d and s; and the limits on an error in s, and for the s of a bin.
+# Minimum share by which a day changes d and s; the limit on an error in units of s; and the limit for the s of a bin.
 GAIN, FAR, FARTHEST_SPREAD = 0.12, 4.0, 10.0
 # A bin differs from the rows around it if its s or its step is this number of s of the hour. A deviation there is usual
 # after this number of days, within this number of s of its profile. If fewer rows than a share LEAST_MOVES differ from
@@ -63,18 +62,18 @@ DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
 # Number of rows before there is a profile and before its rows count, of days in the s of an hour, and of rows in means;
 # and the smallest s of an hour relative to that of all rows.
 FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
-# Limit on a score in its means, and on the error of a forecast in mean errors.
+# Limits on a score as a multiple of its mean, and on the error of a forecast as a multiple of the mean error.
 FAR_FROM_MEAN, LARGEST_ERROR = 10.0, 8.0
-# Share of moves in the rarer direction up to which a column becomes a counter, and from which on it is not a counter.
+# Share of changes in the rarer direction below which a column becomes a counter, and above which it is not a counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
 # Factor by which a tail is extrapolated beyond all peaks, and by which another alarm in the stretch of an alarm must be
 # rarer.
 FARTHEST, NEWS = 40.0, 10.0
-# Limit on a deviation in the typical size, in sizes, and for the first ones in standard deviations of the filter.
+# Limit on a deviation as a multiple of the typical size, and for the first rows in standard deviations of the filter.
 LARGEST_SIZE, FIRST_SIZE = 3.0, 10.0
 # Units of a mean spread, their largest integer, rows between changes of the unit, and an empty cell.
 PARTS, LARGEST_CELL, UNIT_ROWS, UNSEEN = 64.0, 32_000.0, 256.0, np.int16(-32_768)
-# The fractional parts of its multiples are evenly distributed.
+# Golden ratio minus 1. The fractional parts of its multiples are evenly distributed.
 GOLDEN = 0.618033988749895
 _TINY = 1e-150
 _MEAN_SIZE = np.sqrt(2 / np.pi)
@@ -82,18 +81,18 @@ _MEAN_SIZE = np.sqrt(2 / np.pi)
 # Numbers of a column: number of rows with a deviation, and its typical size; shares of moves up and down, and whether
 # it is a counter.
 ROWS, SIZE, UPS, DOWNS, IS_COUNTER = range(5)
-# Numbers that start again: bins, when they began, number of rows, the first y, number of scored rows, ℓ, mean s, the
-# unit of cells, whether the previous row was on a weekend, rows since that changed, and the mean square.
+# Numbers that `_begin` resets: number of bins, time of the reset, number of rows, the first y, number of scored rows,
+# ℓ, mean s, the unit of cells, whether the previous row was on a weekend, rows since that changed, and the mean square.
 OF_DAY, BEGAN, SEEN, FIRST, SCORED, LEVEL, SPREAD, UNIT, WAS_WEEKEND, SINCE, SQUARE = range(
     IS_COUNTER + 1, IS_COUNTER + 12
 )
-# F and S; of the scores their means and the mean distances from these; of a stretch its peak, rows and the p of the
-# last alarm; of all stretches their mean length and number; and the mean error of the last forecasts.
+# F and S; means of the scores, and mean distances from these; peak, rows and p of the last alarm of the current
+# stretch; mean length and number of all stretches; and the mean error of the last forecasts.
 NEAR, SLOWER, MEAN = SQUARE + 1, SQUARE + 1 + LEVELS, SQUARE + 1 + 2 * LEVELS
 TYPICAL = MEAN + SCORES
 PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES, ERROR = range(TYPICAL + SCORES, TYPICAL + SCORES + 6)
 NUMBERS = ERROR + 1
-# Cells of a column: d of both kinds of day, s of bins, and s of hours.
+# Cells of a column: d for both kinds of day, s for bins, and s for hours.
 PROFILE, BIN_SPREAD, HOUR_SPREAD = 0, 2 * BINS, 3 * BINS
 CELLS = HOUR_SPREAD + HOURS
 
@@ -108,7 +107,7 @@ def learn_size(numbers, deviation):
 
 @inline_jit
 def _begin(numbers, cells, tail, time, bins):
-    """Reset the statistics, the profile and the tail of a column, except for the numbers ROWS to IS_COUNTER."""
+    """Reset the statistics, the profile and the tail of a column. The numbers ROWS to IS_COUNTER are not reset."""
     for k in range(OF_DAY, NUMBERS):
         numbers[k] = 0.0
     for k in range(CELLS):
@@ -125,7 +124,7 @@ def _read(numbers, cells, k):
 
 @inline_jit
 def _write(numbers, cells, k, number):
-    """Write a number, rounded up or down in turn, so that moves below a unit add up."""
+    """Write a number. It is rounded up or down in turn, so that changes below a unit accumulate."""
     units = np.floor(number / numbers[UNIT] + numbers[SEEN] * GOLDEN % 1.0)
     if not np.isnan(units):
         cells[k] = np.int16(min(max(units, -LARGEST_CELL), LARGEST_CELL))
@@ -168,13 +167,14 @@ def _follow_counter(numbers, cells, tail, change, time, rows_of_day, is_old):
 
 @inline_jit
 def _weekends(day):
-    """Return the number of weekend days before a day, whose weekday is the remainder by 7."""
+    """Return the number of weekend days before a day. The weekday is the remainder of `day` by 7."""
     return 2 * np.floor(day / 7) + max(day % 7 - WORKDAYS, 0.0)
 
 
 @inline_jit
 def _places(numbers, time, step):
-    """Return the bin, the hour, and the number of earlier days of this kind. Without a clock, the first two are 0."""
+    """Return the bin, the hour, and the number of earlier days of this kind. If times are not dates, the first two are
+    0."""
     if not numbers[OF_DAY] > 1:
         return 0, 0.0, numbers[SEEN] / ROWS_OF_DAY
     time += step / 2  # a row just before its time is in the bin of its time
@@ -189,7 +189,7 @@ def _places(numbers, time, step):
 
 @inline_jit
 def _hour_spread(numbers, cells, hour):
-    """Return s at a moment between the middles of two hours, or that of all rows before both have values."""
+    """Return s, interpolated between the middles of two hours. Before both have values, return the s of all rows."""
     low = np.int64(np.floor(hour - 0.5)) % HOURS
     high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
     if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
@@ -200,16 +200,15 @@ def _hour_spread(numbers, cells, hour):
 
 @inline_jit
 def _beside(numbers, k, offset):
-    """Return the bin beside bin k on the same kind of day."""
+    """Return the bin that is `offset` bins after bin k on the same kind of day."""
     first = BINS if k >= BINS else 0
     return first + (k - first + offset) % np.int64(min(max(numbers[OF_DAY], 1.0), BINS))
 
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a deviation leads into the range of the profile in bin k and the bins beside it, up to a
-    tolerance. It is False if the profile is flat there or unknown.
-    """
+    """Return whether a deviation leads to a value within the range of the profile in bin k and its neighbours, up to a
+    tolerance. Return False if the profile is flat or unknown there."""
     if cells[PROFILE + k] == UNSEEN:
         return False
     low, high = np.inf, -np.inf
@@ -226,9 +225,8 @@ def _is_usual_in(numbers, cells, k, y, deviation, spread):
 
 @inline_jit
 def is_usual(numbers, cells, value, change, time, deviation, step):
-    """Return whether a deviation leads to a value that is usual at its time of day, either on this kind of day (working
-    day or weekend) or on the other.
-    """
+    """Return whether a deviation leads to a value that is usual at its time of day, on either kind of day (working day
+    or weekend)."""
     k, hour, _ = _places(numbers, time, step)
     is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
     if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):
@@ -270,7 +268,7 @@ def _update_error(numbers, error):
 
 @inline_jit
 def _largest_score(numbers, r, bound, scale, innovation):
-    """Return T of a row, and update F, S and the means of the scores."""
+    """Return the largest score T of a row, and update F, S and the means of the scores."""
     since, largest = numbers[SINCE], 0.0
     numbers[SCORED] += 1
     rate = 1 / min(numbers[SCORED], MEMORY)
@@ -302,7 +300,7 @@ def _largest_score(numbers, r, bound, scale, innovation):
 
 @inline_jit
 def _begin_days(numbers, r, is_weekend):
-    """Reset F and S on the first row of a weekend, and after it."""
+    """Reset F and S on the first row of a weekend, and on the first row after it."""
     numbers[SINCE] = 0.0 if is_weekend != numbers[WAS_WEEKEND] else numbers[SINCE] + 1
     numbers[WAS_WEEKEND] = is_weekend
     if numbers[SINCE] == 0:
@@ -343,11 +341,10 @@ def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, 
     """Return the tail probability of the last rows, and update `numbers`, `cells` and `tail`.
 
     Args:
-        change: Change of the value.
+        value, change: Value of the row, and its change since the previous row.
         innovation: Error of the forecast of the value.
-        is_following: Whether the row follows a recurring deviation.
-        time: Local time.
-        step: Typical lag.
+        is_following: Whether the row is attributed to a recurring deviation.
+        time, step: Local time, and the typical lag.
     """
     is_timed = FIRST_MOMENT <= time <= LAST_MOMENT and 0 < step <= LONGEST_STEP * DAY
     rows_of_day = DAY / step if is_timed else ROWS_OF_DAY
@@ -386,7 +383,8 @@ def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, 
 
 @inline_jit
 def least_stretch_tail(numbers, tail):
-    """Return the smallest tail probability that a row can have, or infinity before the tail has a threshold."""
+    """Return the smallest tail probability that this rule can assign to a row, or infinity if there is not yet enough
+    data to fit the tail."""
     if tail[learned_tail.SEEN] < learned_tail.FIRST:
         return np.inf
     return 1 / (FARTHEST * max(numbers[SCORED], 1.0))
