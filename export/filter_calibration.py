@@ -148,7 +148,7 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
-        raise ValueError("there are no observations for the calibration")
+        raise ValueError("the calibration needs observations, but the validation data contain none")
     return [float(ordered[min(n, math.ceil((n + 1) * level)) - 1]) for level in levels]
 
 

@@ -128,23 +128,23 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     """
     start_values = values[:fitted][np.isfinite(values[:fitted])]
     if not start_values.size:
-        raise ValueError(f"column {name!r} has no values in the training part")
+        raise ValueError(f"column {name!r} has no values in the training part; leave it out, or fit more rows")
     if start_values.size < MIN_VALUES:
         count = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
         raise ValueError(f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}")
     if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(f"column {name!r} contains values larger than {MOST_SIZE:g} in magnitude; use a larger unit")
     if fitted < len(values) and not np.isfinite(values[fitted:]).any():
-        raise ValueError(f"column {name!r} has no values in the validation part")
+        raise ValueError(f"column {name!r} has no values in the validation part; leave it out, or fit more rows")
     low, middle, high = np.percentile(start_values, [25, 50, 75])
     spread = (high - low) / 1.349 if high > low else float(start_values.std())
     if spread <= 1e-12 * abs(middle):
-        raise ValueError(f"column {name!r} is constant in the training part")
+        raise ValueError(f"column {name!r} is constant in the training part; leave it out")
     if spread < LEAST_SPREAD:
         raise ValueError(f"column {name!r} varies by less than {LEAST_SPREAD:g}; use a smaller unit")
     gaps = np.diff(times)
     if not (gaps > 0).any():
-        raise ValueError("all times of the training part are equal")
+        raise ValueError("all times of the training part are equal; fit rows with different times")
     time_step = float(np.median(gaps[gaps > 0]))
     # Lags that differ only by rounding share a transition.
     lags, step = np.unique(np.round(np.diff(times, prepend=times[0]) / time_step, 9), return_inverse=True)

@@ -240,7 +240,7 @@ class LanguageMode(Strict):
             found = self.rows.ece()
             if not low <= found - self.top.ece <= high:
                 raise ValueError(
-                    f"ece of top is stated as {self.top.ece:.4f}, but the {len(self.rows.right)} stored rows give "
+                    f"top.ece is {self.top.ece:.4f}, but the ECE of the {len(self.rows.right)} stored rows is "
                     f"{found:.4f}; the difference is outside the range that chance allows, {low:+.4f} to {high:+.4f}"
                 )
         return self

@@ -59,7 +59,7 @@ def parse_json(data: bytes, file: str) -> Any:
         text = data.decode("utf-8")
         return json.loads(text, parse_constant=reject, parse_float=finite, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise BundleError(f"{file}: not strict JSON: {error}") from None
+        raise BundleError(f"{file}: the file is not strict JSON: {error}") from None
 
 
 def canonical_json(document: Any) -> bytes:
@@ -90,7 +90,7 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
     """
     document = parse_json(data, file)
     if not isinstance(document, dict):
-        raise BundleError(f"{file}: must be an object")
+        raise BundleError(f"{file}: the file must contain a JSON object")
     return document
 
 

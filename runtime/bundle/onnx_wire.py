@@ -112,7 +112,7 @@ def decode(data: bytes, file: str) -> Message:
                 "the file is not in canonical form (fields are out of order or repeated, or numbers are padded)"
             )
     except (ValueError, IndexError, struct.error) as error:
-        raise BundleError(f"{file}: not a valid ONNX model for a bundle: {str(error)[:200]}") from None
+        raise BundleError(f"{file}: the file is not a valid ONNX model for a bundle: {str(error)[:200]}") from None
     return model
 
 

@@ -160,14 +160,14 @@ def verify_signature(message: bytes, signature: bytes, trusted: Sequence[PublicK
     try:
         name, signed, comment, over_comment = signature.decode().removesuffix("\n").split("\n")
     except ValueError:
-        raise BundleError(f"{SIGNATURE_FILE}: not a minisign signature") from None
+        raise BundleError(f"{SIGNATURE_FILE}: the file is not a minisign signature") from None
     data, last = _decode_base64(signed, _SIGNATURE_BYTES), _decode_base64(over_comment, _COMMENT_BYTES)
     is_whole = name.startswith(UNTRUSTED) and comment.startswith(TRUSTED)
     if data is None or last is None or not is_whole:
-        raise BundleError(f"{SIGNATURE_FILE}: not a minisign signature")
+        raise BundleError(f"{SIGNATURE_FILE}: the file is not a minisign signature")
     if data[:2] != _HASHED:
         raise BundleError(
-            f"{SIGNATURE_FILE}: not an ED signature; it was made with minisign before 0.11, or with the option -l"
+            f"{SIGNATURE_FILE}: the file is not an ED signature; use minisign 0.11 or later without the option -l"
         )
     key = next((key for key in trusted if key.key_id == data[2:10]), None)
     if key is None:

@@ -149,7 +149,7 @@ class SystemRuntime(FilterRuntime):
         pattern of the calendar.
         """
         if self.calendar is not None and (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high):
-            message = "alarm.range does not support a system with a calendar; leave out one of them."
+            message = "alarm.range cannot be combined with a system that has a calendar; leave out one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_calendar")
         super().check_input(alarm, state, is_given=is_given)
 

@@ -291,7 +291,7 @@ class FilterRuntime(FilterStates):
         has_range = (alarm.rule.low, alarm.rule.high) != (NEVER.rule.low, NEVER.rule.high)
         if has_range and (is_given or self.covariates or _was_driven(state)):
             driven = "known" if self.covariates else "input" if is_given else "a state that was computed with inputs"
-            message = f"alarm.range does not support {driven}; leave out one of them."
+            message = f"alarm.range cannot be combined with {driven}; leave out one of them."
             raise InvalidInput(message, param="alarm.range", code="range_with_input")
         if is_given and (self._driven is None or self.covariates):
             message = (

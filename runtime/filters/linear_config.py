@@ -108,7 +108,7 @@ class LinearFilterConfig(StrictConfig):
         if self.inner < 1:
             raise ValueError(f"inner must be >= 1, got {self.inner}")
         if not 0 <= self.contamination < 1 or not self.outlier_scale > 1:
-            raise ValueError("contamination must be in [0, 1) and outlier_scale > 1")
+            raise ValueError("contamination must be in [0, 1), and outlier_scale must be > 1")
         patience = self.reacquire
         if patience is not None and (not isinstance(patience, int) or isinstance(patience, bool) or patience < 2):
             raise ValueError(f"reacquire must be an integer >= 2 or null, got {patience!r}")

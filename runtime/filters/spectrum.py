@@ -79,7 +79,9 @@ def spectrum(drift: Array) -> Spectrum:
     else:
         found = _clustered(drift, rates)
     if found.rates.real.max() > STABILITY_TOLERANCE:
-        raise ValueError(f"drift is unstable: an eigenvalue has real part {found.rates.real.max():.3g}")
+        raise ValueError(
+            f"drift is unstable: an eigenvalue has real part {found.rates.real.max():.3g}, but all must be <= 0"
+        )
     if found.terms > MAX_TERMS:
         raise ValueError(
             f"drift has nearly equal eigenvalues near {_nearest(rates):.3g}, so that its eigenvectors are "

@@ -234,7 +234,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
             raise InvalidSystem("dt", "must be greater than 0")
     for name, what in (("Q", "the covariance of the process noise"), ("R", "the covariance of the measurement noise")):
         if name not in given:
-            raise InvalidSystem(name, f"is required: {what}")
+            raise InvalidSystem(name, f"is required; it is {what}")
     whole["Q"] = _square(given, "Q", n)
     if "C" in given:
         whole["C"] = _matrix(given, "C", None, n)

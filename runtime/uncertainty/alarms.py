@@ -136,7 +136,7 @@ def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
         return NEVER
     if unknown := set(options) - set(OPTIONS):
         name = f"alarm.{min(unknown)}"
-        message = f"{name} is not a field of an alarm, which has {', '.join(OPTIONS)}"
+        message = f"{name} is not a field of an alarm; the fields are {', '.join(OPTIONS)}"
         raise InvalidInput(message, param=name, code="extra_forbidden")
     if "rate" not in options:
         raise InvalidInput(f"alarm.rate is required: {RATE_FORM}", param="alarm.rate", code="missing")
@@ -157,7 +157,7 @@ def _check(
             isinstance(min_deviation, Real) and 0 <= min_deviation <= LARGEST_OBSERVATION,
             f"be from 0 to {LARGEST_OBSERVATION:g}",
         ),
-        "range": (limits is None or _is_range(limits), "be the lower limit and the upper one"),
+        "range": (limits is None or _is_range(limits), "be a list of the lower and the upper limit"),
         "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
         "rules": (
             isinstance(rules, Collection) and bool(rules) and all(rule in get_args(Rule) for rule in rules),

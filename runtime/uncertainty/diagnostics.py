@@ -168,7 +168,7 @@ def _check_leads(
         runs = rows / max(OVERLAP * overlapping, 1.0)
         if code := _failure(share, TOLERANCE[0 if is_step else 1], rows, runs, probability):
             what = _inside(share, lead.scored, "one row" if is_step else f"{name_steps(steps)} rows")
-            what += ", on the way to the rows of `ahead`" if number >= len(checks.leads) - followed else ""
+            what += ", a horizon that is scored because of `ahead`" if number >= len(checks.leads) - followed else ""
             found.append(_warning(model, code, what, horizon=lead.horizon))
     return found
 
@@ -227,7 +227,7 @@ def _warning(
     if not model.suits_any:
         advice = f"{model.name!r} does not describe this series; omit the model, or {FIT}"
     elif code == "high_coverage":
-        advice = f"they are too wide, often because of outliers or repeated values; remove these, or {FIT}"
+        advice = f"the intervals are too wide, often because of outliers or repeated values; remove these, or {FIT}"
     elif code == "low_coverage":
         advice = f"the series changes faster than its intervals adapt; send more earlier observations, or {FIT}"
     elif code == "far_ahead":
@@ -237,5 +237,5 @@ def _warning(
     elif code == "few_rows":
         advice = "also send earlier observations of the series, if there are any"
     else:
-        advice = f"if they are sensor errors, send null for them, else {FIT}"
+        advice = f"if they are sensor errors, send null for them; otherwise, {FIT}"
     return FilterWarning(code, horizon, components, f"{what}; {advice}")

@@ -218,12 +218,10 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
     if mode not in get_args(Mode):
         raise _error("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
     if mode == "attention" and continues:
-        raise InvalidInput(
-            "a state can be continued in recurrent mode only", param="mode", code="state_needs_recurrent"
-        )
+        raise InvalidInput("mode must be 'recurrent' to continue a state", param="mode", code="state_needs_recurrent")
     if mode == "attention" and length > MAX_ATTENTION:
         raise InvalidInput(
-            f"attention mode takes at most {MAX_ATTENTION} observations, got {length}",
+            f"attention mode supports at most {MAX_ATTENTION} observations, got {length}",
             param="observations",
             code="too_long",
         )

@@ -111,7 +111,7 @@ def test_bundle_is_small_and_complete(linear_bundle):
 def test_conformal_quantile_is_the_finite_sample_one():
     scores = np.random.default_rng(0).permutation(np.arange(1.0, 20.0))  # 19 scores: 0.9 · 20 = the 18th
     assert conformal(scores, (0.9, 0.5)) == [18.0, 10.0]
-    with pytest.raises(ValueError, match="no observations for the calibration"):
+    with pytest.raises(ValueError, match="the calibration needs observations"):
         conformal(np.array([]), (0.9,))
 
 

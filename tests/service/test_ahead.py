@@ -82,7 +82,7 @@ async def test_leads_are_those_that_were_asked_for_and_warnings_are_of_all(clien
     reply = await asked(client, values={"y": [1.03**k for k in range(600)]}, model="auto", horizon=[3.0], ahead=12)
     assert [lead["horizon"] for lead in reply["calibration"]["leads"]] == [3.0]
     outputs = {warning["horizon"]: warning["message"] for warning in reply["warnings"]}
-    assert "on the way to the rows of `ahead`" in outputs[12.0] and "`ahead`" not in outputs[None]
+    assert "scored because of `ahead`" in outputs[12.0] and "`ahead`" not in outputs[None]
 
 
 async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) -> None:

@@ -104,7 +104,7 @@ def test_what_rounding_would_hide_is_found_without_it(bundle: Bundle, monkeypatc
     supported = bundle.golden | {"cases": supported_cases(bundle.golden["cases"], runtime.passes.most)}
     wide = loosen(supported, runtime.rounding)
     reproduce(runtime, bundle, AttentionSession(runtime), where="this device", golden=wide)
-    with pytest.raises(BundleError, match=r"golden\.json on this device, nothing rounded: case"):
+    with pytest.raises(BundleError, match=r"golden\.json on this device without rounding: case"):
         check_golden_on(runtime, bundle)
 
 
