@@ -143,8 +143,8 @@ def _forecast_from(
 
 
 def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
-    """Return the split-conformal quantile of the scores at each level, which is the ceil((n + 1) level)-th smallest of
-    n scores."""
+    """Return the split-conformal quantile of scores at each level. For n scores, it is the ceil((n + 1) level)-th
+    smallest one."""
     ordered = np.sort(scores)
     n = len(ordered)
     if n == 0:
@@ -153,7 +153,14 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
 
 
 def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Compute the calibration of one mode on a batch."""
+    """Compute the calibration of one mode.
+
+    Args:
+        model: Filter to calibrate.
+        batch: Validation data.
+        mode: Whether the filter runs in attention mode or recurrent mode.
+        leads: Numbers of observations to forecast ahead, in ascending order.
+    """
     found = evaluate(model, batch, mode, leads)
     quantiles, scales = [], []
     for k in range(len(found.leads)):

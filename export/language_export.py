@@ -147,6 +147,12 @@ def language_golden(
 
     For a model with K > 1 passes, the last cases have fewer passes. They come last because some runtimes support only K
     passes, and check only the cases before them.
+
+    Args:
+        graphs: Graphs by name.
+        weights: Tensors of model.safetensors by name.
+        config: Configuration of the model.
+        prompt: Tokens of the prompt.
     """
     recorder = GoldenRecorder({key: open_session(graph, weights) for key, graph in graphs.items()}, weights)
     latent = 1, config.n_heads, 2 * config.head_dim

@@ -49,7 +49,7 @@ class RfaConfig(PretrainedConfig):
 
 
 class RfaState:
-    """State of B streams after some tokens. It contains the memory slots or the keys and values of each layer.
+    """State of B streams after some tokens.
 
     Attributes:
         layers: `(means, precisions)` or `(keys, values)` of each layer.
@@ -198,7 +198,14 @@ class RfaMixer(nn.Module):
     def forward(
         self, x: Tensor, mode: str, mask: Tensor, before: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """Mix the last n tokens `[B, n, d]` out of the M inputs that `mask` `[B, M]` describes."""
+        """Apply the mixer to the last n of M inputs. Return the outputs `[B, n, d]` and the state after the inputs.
+
+        Args:
+            x: Normalised inputs of the new tokens, `[B, n, d]`.
+            mode: "recurrent" or "attention".
+            mask: 1 for tokens and 0 for padding, `[B, M]`.
+            before: State after the earlier inputs. None if there are none.
+        """
         rfa, d = self.rfa, self.dynamics()
         positions = (mask.long().cumsum(1) - 1).clamp_min(0)
         omega = frequencies(rfa["frequencies"], rfa["n_heads"], rfa["head_dim"]).to(x.device)
@@ -303,7 +310,7 @@ class RfaFeedForward(nn.Module):
 
 
 class RfaBlock(nn.Module):
-    """A residual block with a mixer and a feed-forward layer."""
+    """A residual block: a mixer and a feed-forward layer."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
@@ -321,7 +328,7 @@ class RfaBlock(nn.Module):
 
 
 class RfaForCausalLM(PreTrainedModel, GenerationMixin):
-    """The language model. `config.mode` can be set at any time, but a state is valid only in the mode in which it was
+    """The language model. `config.mode` can be changed, but a state is valid only in the mode in which it was
     created."""
 
     config_class = RfaConfig

@@ -1,4 +1,4 @@
-"""Fit items in parallel threads, which run in parallel because compiled code releases the interpreter lock. A stop
+"""Fit items in several threads. They run in parallel, because compiled code releases the interpreter lock. A stop
 signal ends each fit after its current step."""
 
 from __future__ import annotations

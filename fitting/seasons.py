@@ -1,4 +1,4 @@
-"""Find candidate periods of a series, which are peaks of its periodogram far above the local background.
+"""Find candidate periods of a series, at which its periodogram is far above the local background.
 
 The series is differenced, because a varying level would otherwise dominate the low frequencies, and then clipped and
 tapered. A peak is significant if its power exceeds `TIMES_BACKGROUND` times the local background. The power of white

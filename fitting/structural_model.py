@@ -38,9 +38,9 @@ class Structure:
     """Modes of a structural model.
 
     Attributes:
-        level: Kind of the level.
+        level: Whether the level is a random walk or is damped.
         has_trend: Whether the level has a trend.
-        seasons: Pairs of a period in steps and a number of harmonics.
+        seasons: Period in steps and number of harmonics of each season.
         relaxations, cycles: Numbers of relaxations and cycles.
     """
 

@@ -1,4 +1,4 @@
-"""Local time in compiled code, given the UTC offsets of a request (`rfa.data.utc_offsets`)."""
+"""Compute local time in compiled code from the UTC offsets of a request (`rfa.data.utc_offsets`)."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"

@@ -105,10 +105,7 @@ class PrecisionCalibration(Strict):
 
 
 class ModeCalibration(Strict):
-    """Calibration of one mode of a filter.
-
-    `precision` is None in older bundles and in bundles that were calibrated without true states.
-    """
+    """Calibration of one mode of a filter. `precision` is optional, because it requires data with true states."""
 
     levels: Annotated[list[Level], Table]
     state: StateCalibration
@@ -222,7 +219,7 @@ class TokenTails(Strict):
 
 
 class LanguageMode(Strict):
-    """Calibration of one decoding mode. Older bundles contain neither `rows` nor `tails`."""
+    """Calibration of one decoding mode. `rows` and `tails` are optional."""
 
     temperature: Temperature
     nll: Annotated[float, Field(ge=0, le=1e6)]

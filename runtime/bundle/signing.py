@@ -7,7 +7,7 @@ The signature in `manifest.json.minisig` covers every byte of a bundle, because 
     signature     "ED" | key id (8) | Ed25519 signature of the file's BLAKE2b-512 (64)
     comment       Ed25519 signature of the signature and the trusted comment (64)
 
-Older signatures ("Ed", without the hash) are rejected. Secret keys are not encrypted, as with `minisign -G -W`.
+Signatures without the hash ("Ed") are rejected. Secret keys are not encrypted, as with `minisign -G -W`.
 """
 
 from __future__ import annotations

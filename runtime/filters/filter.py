@@ -229,7 +229,7 @@ class FilterRuntime(FilterStates):
         self, pool: StatePool, piece: Piece, memory: Memory | None = None, *, traced: bool
     ) -> tuple[Steps, Traced]:
         """Filter observations of one stream. Return the steps, as `follow` does, and the data for smoothing. If
-        `memory` is given, one observation is processed by attention."""
+        `memory` is given, one observation is processed by attention. If `traced` is false, the data are empty."""
         readout: Readout = piece.readout
         batch = Batch(np.repeat(pool.rows([piece.slot]), len(piece.times)), piece.times, piece.values, piece.noise)
         is_traced = traced or readout.samples > 0

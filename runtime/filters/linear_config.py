@@ -50,11 +50,11 @@ class LinearFilterConfig(StrictConfig):
         drift: Drift matrix A, `[n, n]`.
         process_noise: Process noise Q per unit time, `[n, n]`.
         measurement_noise: Measurement noise R, `[P, P]`.
-        observation: Observation matrix C, `[P, n]`. null stands for the identity.
-        offset: Offset b of the observations, `[P]`. null stands for zero.
-        nu: Degrees of freedom > 2. null stands for the Kalman filter.
+        observation: Observation matrix C, `[P, n]`. null means the identity.
+        offset: Offset b of the observations, `[P]`. null means zero.
+        nu: Degrees of freedom > 2. null means the Kalman filter.
         inner: Number of reweighting passes K.
-        initial_mean, initial_covariance: Prior of the state at the first observation. null stands for zero and for the
+        initial_mean, initial_covariance: Prior of the state at the first observation. null means zero and for the
             stationary covariance.
         contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
         reacquire: Number of consecutive outliers >= 2 that agree with each other, after which the state jumps. With

@@ -115,7 +115,15 @@ def store_trace(out, posterior, trace, row):
 
 
 def allocate_trace(rows: int, size: int, n: int, state_size: int, horizon: int) -> Traced:
-    """Return buffers of a trace. The empty trace is shared, because live streams need it at every step."""
+    """Return buffers for a trace. An empty trace is cached, because live streams need it at every step.
+
+    Args:
+        rows: Number of observations.
+        size: Number of components of an observation.
+        n: Size of the state.
+        state_size: Size of the stored state.
+        horizon: Number of horizons.
+    """
     return _allocate_trace(rows, size, n, state_size, horizon) if rows else _empty_trace(size, n, state_size, horizon)
 
 

@@ -133,9 +133,8 @@ class CudaDriver:
             self._library.cuCtxPopCurrent_v2(ctypes.byref(ctypes.c_void_p()))
 
     def _context(self, device: int) -> ctypes.c_void_p:
-        """Return a GPU's primary context. It is retained once and never released, because the loaded modules belong to
-        it.
-        """
+        """Return the primary context of a GPU. It is retained once and never released, because the loaded modules
+        depend on it."""
         with self._lock:
             if device not in self._contexts:
                 handle, context = ctypes.c_int(), ctypes.c_void_p()

@@ -1,8 +1,8 @@
 """Keys and values of attention streams on a device, stored in pages of one pool.
 
 At its start, a stream acquires all pages that its request may need, so that it never waits for memory later. Pages are
-not cleared, because kernels read only the keys of the owner. Continuations use the full pages before them, which are
-read-only, together, and copy the partially filled page.
+not cleared, because kernels read only the keys of the owner. All continuations of a stream refer to its full pages,
+which are read-only. Each continuation has a copy of the partially filled page.
 """
 
 from __future__ import annotations

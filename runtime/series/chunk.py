@@ -174,8 +174,16 @@ def prepare(handle, chunk, batch, pool_row, cursor, end, passed, max_rows):
 
 @kernel_jit(*_SOURCES, allocates=True)
 def finish(handle, chunk, count, batch, pool_row, outputs, trace):
-    """Write the outputs of a chunk's rows, and store the stream. `prepare` must have been called with the same
-    handle."""
+    """Write the outputs of a chunk's rows, and store the stream. `prepare` must have been called with the same handle.
+
+    Args:
+        handle: Handle of `KernelHandles` for one stream.
+        chunk: Chunk with the results of the network.
+        count: Number of rows in the chunk.
+        batch: Batch that was passed to `prepare`.
+        pool_row: Row of the stream in the pool, `[1]`.
+        outputs, trace: Outputs.
+    """
     handles: Any = opened(handle)
     pool, options, buffers = opened(handles.pool), opened(handles.options), opened(handles.buffers)
     stored, row, work = pool.stored, buffers.row, buffers.tokens.work

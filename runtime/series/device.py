@@ -68,6 +68,12 @@ class SeriesDevice(Protocol):
 def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: StepCall, end: int) -> bool:
     """Process the rows of a batch of one stream up to `end`.
 
+    Args:
+        device: Device that runs the network.
+        steps: Object that provides the network and its buffers.
+        call: The batch, and arrays for its outputs.
+        end: Index after the last row to process.
+
     Returns:
         Whether the device processed them and all results are finite. Otherwise, and if it raises an exception, the
         stream is unchanged.

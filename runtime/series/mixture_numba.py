@@ -232,7 +232,7 @@ def expert_weights(numbers, lead, out):
     for k in range(at.EXPERT_COUNT):
         out[k] = np.exp(out[k] - most)
         total += out[k]
-    # Before forecasts of this horizon were scored, only the network can predict how far series move.
+    # Until forecasts of this horizon have been scored, only the network can predict how much series change.
     trust = min(numbers[at.SCORED + lead] / _least_scored(lead), 1.0)
     for k in range(at.EXPERT_COUNT):
         out[k] *= trust / total

@@ -59,7 +59,7 @@ class NetworkSteps:
         decoder: The network.
         size: Number of columns.
         horizons: Horizons of the forecasts whose intervals adapt.
-        buffers: Buffers of the calls.
+        buffers: Pool from which calls borrow their buffers.
         device: Device for long pieces of a series. If None, the CPU is used.
         is_mixed: Whether forecasts are those of the mixture (`mixture_numba.py`).
     """
@@ -145,8 +145,14 @@ class NetworkSteps:
 
     @contextmanager
     def borrow(self, pool: StatePool, readout: Readout, streams: int, max_rows: int) -> Iterator[_Borrowed]:
-        """Yield buffers for the rows of a number of streams. They may be sized for up to twice as many streams and
-        rows."""
+        """Provide buffers for the rows of some streams during a context.
+
+        Args:
+            pool: States of the streams.
+            readout: Options of the outputs.
+            streams, max_rows: Numbers of streams and of rows per stream. The buffers may be sized for up to twice as
+                many.
+        """
         of_pool, options = self._pools.get(pool), self._options.get(readout)
         if of_pool is None:
             mixture = StoredMixture.of(pool.arrays, self.size)

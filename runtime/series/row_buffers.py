@@ -113,7 +113,7 @@ class RequestOptions(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Buffers of a call."""
+    """Buffers that one call uses."""
 
     tokens: TokenBuffers
     row: RowBuffers

@@ -131,7 +131,8 @@ def replay(numbers, memory):
 
 @inline_jit
 def member_weights(numbers, lead, pooled, out):
-    """Compute the weights of all models at a horizon, `[MEMBERS]`. Those of each form add up to about one.
+    """Compute the weights of all models at a horizon, `[MEMBERS]`. For each form (values or logarithms), their sum is
+    about one.
 
     Args:
         pooled: Weight of the mean loss over all horizons. 0 if the result must not depend on the requested horizons.

@@ -153,7 +153,14 @@ def chosen_token(logits: NDArray[np.float32], choice: Choice) -> int:
 
 
 def generator(seed: int, sample: int, step: int, draw: Draw) -> np.random.Generator:
-    """Return the random generator for one draw at one step of one sample."""
+    """Return the random generator for one draw.
+
+    Args:
+        seed: Seed of the request.
+        sample: Index of the continuation.
+        step: Position of the token in the stream.
+        draw: Kind of draw: "token" or "latent".
+    """
     key = np.array([seed, sample], dtype=np.uint64)
     counter = np.array([0, _DRAWS[draw], step, 0], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(key=key, counter=counter))

@@ -94,7 +94,7 @@ def alarm(
         direction: Whether to raise alarms above the forecast, below it, or both.
         min_deviation: Minimum distance from the forecast. Standstills and gaps have neither direction nor distance, and
             raise no alarm if one of these options is set.
-        range: Lowest and highest value, or None for no limit. Every observation outside is an alarm.
+        range: Lowest and highest value. None means no limit. Every observation outside is an alarm.
         quiet: Number of observations after an alarm in which only much rarer ones are alarms.
         rules: Rules that may raise an alarm. The rate is divided among them.
         mute: Maintenance windows. See `Mute.of`.

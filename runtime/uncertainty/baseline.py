@@ -112,7 +112,7 @@ def learn(before, root, size, learns, table, after):
         after: Output: the new baseline, `[COLUMNS]`.
 
     Returns:
-        z with λ only, and a.
+        The novelty z, computed with λ but without σ, and the share a of scores below it.
     """
     for k in range(COLUMNS):
         after[k] = before[k]  # in float64 from here on

@@ -20,7 +20,14 @@ def state_samples(
     readout: Readout, trace: Traced, outputs: StepOutputs, seeds: int | Sequence[int]
 ) -> list[Array] | None:
     """Return samples of the state of each row, `[samples, P]`. They are empty for invalid rows. Return None if no
-    samples are requested."""
+    samples are requested.
+
+    Args:
+        readout: Requested outputs.
+        trace: Intermediate results that contain the covariances.
+        outputs: Outputs that contain the means.
+        seeds: Seed of all rows, or of each row.
+    """
     if not readout.samples:
         return None
     good, position = outputs.is_good, outputs.position.tolist()

@@ -51,8 +51,8 @@ def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size
 
 
 def as_array(observations: Sequence[Observation], size: int, model: str) -> np.ndarray:
-    """Convert observations to an array `[N, size]`. Each is None or contains `size` numbers or None. Missing values
-    become NaN."""
+    """Convert observations to an array `[N, size]`. An observation is None or has `size` values, each of which may be
+    None. Missing values become NaN."""
     for i, row in enumerate(observations):
         if row is not None and len(row) != size:
             check_size(f"observations[{i}]", row, size, model)
@@ -92,7 +92,7 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 
 def bias_out_of_range(param: str) -> InvalidInput:
-    """Return the error for a bias after whose subtraction an observation exceeds the limit."""
+    """Return the error for a bias whose subtraction moves an observation beyond the limit."""
     return _error(param, f"must leave the observation at a magnitude of at most {LARGEST_OBSERVATION:g}")
 
 

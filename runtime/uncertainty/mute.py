@@ -136,7 +136,7 @@ def _invalid(name: str, expected: str) -> InvalidInput:
 
 @inline_jit
 def is_muted_between(begin, end, spans, weekly, utc_offsets):  # type: ignore[no-untyped-def]
-    """Return whether a window overlaps the time from `begin` to `end`."""
+    """Return whether a window overlaps the time from `begin` to `end`. See `Mute.arrays` for the other arguments."""
     for k in range(len(spans)):
         if spans[k, 0] < end and spans[k, 1] > begin:
             return True

@@ -186,7 +186,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def allocate(cls, state: ConformalState, readout: Readout) -> Workspace:
-        """Allocate buffers that are used for one row of a pool's streams after another."""
+        """Allocate the buffers. They are used for one row after another."""
         horizons, size, levels = state.shift.shape[1:]
         requested, pit = len(readout.horizon), len(readout.calibration.tables.pit_columns) // 2
         return cls(

@@ -78,7 +78,7 @@ GOLDEN = 0.618033988749895
 _TINY = 1e-150
 _MEAN_SIZE = np.sqrt(2 / np.pi)
 
-# Numbers of a column: number of rows with a deviation, and its typical size; shares of moves up and down, and whether
+# Numbers of a column: number of rows with a deviation, and its typical size; shares of changes up and down, and whether
 # it is a counter.
 ROWS, SIZE, UPS, DOWNS, IS_COUNTER = range(5)
 # Numbers that `_begin` resets: number of bins, time of the reset, number of rows, the first y, number of scored rows,
