@@ -1,15 +1,16 @@
-"""Calibrate a filter on validation data: variance scales and split-conformal quantiles per level and horizon.
+"""Calibrate a filter on validation data. The results are variance scales, and split-conformal quantiles per level and
+horizon.
 
 The calibration of each mode contains:
 
     state      multipliers of the model's std per level: conformal on the simulated truth or, for recorded data, the
                normal quantile times the scale of the one-step innovations
-    forecast   the same per horizon, conformal on held-out observations
+    forecast   multipliers of the forecasts' std per level and horizon, conformal on held-out observations
     anomaly    quantiles of the novelty (Wilson-Hilferty of the nis) and the scale of its upper tail
     confidence coverage of the next observation's 0.9 interval, by the running novelty before it
     precision  calibrated variance on simulated truth, if there is one (precision_calibration.py)
 
-n scores of one split give coverage in [level, level + 1/(n + 1)] on exchangeable data.
+For exchangeable data, quantiles from n scores result in a coverage in [level, level + 1/(n + 1)].
 """
 
 from __future__ import annotations

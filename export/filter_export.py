@@ -1,13 +1,13 @@
-"""Export a run of a filter as a bundle: calibration on its validation data, golden outputs, and ONNX graphs of deep
-filters.
+"""Export a run of a filter as a bundle. It contains a calibration on the validation data, golden outputs, and ONNX
+graphs of a deep filter.
 
 Deep filters have the following graphs (float32, dynamic batch). Linear filters have no graphs. Their golden outputs are
 those of a step and a forecast of the torch model.
 
     step       observation [B, P], present [B, P], dt [B], noise_scale [B], for a linear filter with K > 1 passes also
                passes [B] from 1 to K, state.<name>  →  the fields of FilterOutput, next.<name>
-    prefill    the same in attention mode: also lag, valid [B, C] and cache.<name> [B, C, …]  →  also row.<name>,
-               which the caller stores
+    prefill    a step in attention mode. Further inputs: lag, valid [B, C] and cache.<name> [B, C, …]. Further outputs:
+               row.<name>, which the caller stores
     forecast   horizon [F], state.<name>  →  forecast_mean [B, F, P], forecast_covariance [B, F, P, P]
 
 `initial.<name>` are the tensors of the state before the first observation. `initial.readout_matrix` and
@@ -50,8 +50,7 @@ TOKEN = len(Token._fields)
 
 
 def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Split the inputs of a graph into the observation, its number of passes if the model uses it, and the remaining
-    inputs."""
+    """Split the inputs of a graph into the observation, the number of passes (if the model uses it), and the others."""
     end = TOKEN + model.takes_passes()
     return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
 
@@ -183,8 +182,7 @@ def build_graphs(model: StateFilter) -> dict[str, Graph]:
 
 
 def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
-    """Return the tensors of the model, its initial state, and the matrices that map the state to the units of the
-    observations."""
+    """Return the tensors of the model, its initial state, and the matrices that map the state to observation units."""
     with torch.no_grad():
         sensor = model.sensor()
         initial = {f"initial.{name}": tensor[0] for name, tensor in model.init_state(1).items()}
