@@ -6,10 +6,10 @@ Each filter i of the bank is a Kalman filter of a small system, of the column mi
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state
 
 tau is the lag divided by the typical lag of the stream. The gain has the Student-t weight w(z) of MATH.md, where z is
-the innovation divided by the filter's own mean error. The two fastest levels are not weighted, so that they follow
+the innovation divided by the filter's own mean error. The two fastest levels have no such weight, so that they follow
 jumps. The profiles are: none, the day, the week (for times in seconds), and a period found from the autocorrelation of
-the last observations. A profile has a value for each slot of its period: the mean of the observations there minus the
-level. An outlier counts with its weight, unless the previous observation in its slot was an outlier too.
+the last observations. A profile has a value for each slot of its period, which is the mean of the observations there
+minus the level. An outlier has its weight in this mean, unless the previous observation in its slot was an outlier too.
 
 The best filter depends on the horizon. For each horizon in LEADS (in typical lags), the mean absolute error E_l,e of
 every filter's forecasts is tracked. The estimate is the mean of all forecasts with the weights
@@ -17,19 +17,19 @@ every filter's forecasts is tracked. The estimate is the mean of all forecasts w
     w_l,e ∝ (E_l,e / min_e E_l,e)^(-12)
 
 between two horizons, with E interpolated in log time. With fewer than 12 errors, the weights are E^(-n), the likelihood
-of an unknown scale. The mean absolute error of the mixture, A_l, gives the deviation √(π/2) A_l of Student's t
-(student.py). Its degrees of freedom are the number of independent errors: n at one lag, and 1.5 n s / h for n forecasts
-h lags ahead that begin s lags apart. A horizon with fewer than ENOUGH of them is completed by the previous horizon,
-whose squared error grows from one lag ahead as
+of an unknown scale. The forecast has Student's t distribution (student.py) with deviation √(π/2) A_l, where A_l is the
+mean absolute error of the mixture. Its degrees of freedom are the number of independent errors: n at one lag, and
+1.5 n s / h for n forecasts h lags ahead that begin s lags apart. A horizon with fewer than ENOUGH independent errors
+also uses the error of the previous horizon. From one lag ahead, the squared error grows by the factor
 
     1 + (h - 1) κ + (h² - 1) LINES / (n + 2)³           κ = (n k² + WALKS) / (n + WALKS)
 
-which are the terms of a local level with the mixture's gain k, of a walk, and of a line with uncertain slope; and by
-the variance among the filters. An error after a shorter lag is scaled to the typical lag.
+whose terms are those of a local level with the mixture's gain k, of a random walk, and of a line with uncertain slope.
+The variance among the filters is added. An error after a shorter lag is scaled to the typical lag.
 
-Before the observation, the state has a share k of the variance of the innovation. Afterwards, it has k (1 - k) of it,
-from the errors including this one, or the variance among the filters if that is larger; and w (1 - w) k² e² for a
-possible outlier.
+Before the observation, the variance of the state is the share k of the innovation's variance. Afterwards, it is the
+share k (1 - k), computed from the errors including this one, or the variance among the filters if that is larger. For
+a possible outlier, w (1 - w) k² e² is added.
 
 Values are relative to the first observation. Results are invariant to shifts of time, and scale with y. The memory
 layout is in `auto_layout.py`.

@@ -1,5 +1,5 @@
-"""Systems that were fitted to series. One JSON file stores them: `{"series": {"name": system, …}, "fits": {"name":
-…}}`.
+"""Systems that were fitted to series. One JSON file stores them:
+`{"series": {"name": system, …}, "fits": {"name": …}}`.
 
 A system is a document as described in `system.py`. `rfa filter --system FILE` reads the file, and a request or
 `rfa.filter` accepts any of its systems. `fits` contains a description of each fit.

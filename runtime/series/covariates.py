@@ -48,8 +48,8 @@ class CovariateInputs:
         return self.times.nbytes + self.covariates.nbytes
 
     def __getitem__(self, rows: int | slice) -> Array:
-        """Return the inputs of some rows, `[R, K (1 + H)]`. For a single index, return those of one row, `[K (1 +
-        H)]`."""
+        """Return the inputs of some rows, `[R, K (1 + H)]`. For a single index, return those of one row,
+        `[K (1 + H)]`."""
         times = self.times[rows]
         due = times[..., None] + np.array((0.0, *self.horizon))
         found = self.at(due)

@@ -135,7 +135,7 @@ def leave_out_first(numbers, memory, scratch):
 
 @inline_jit
 def _begin_again(numbers, memory, count):
-    """Process the first cells again with the values that the ring contains now."""
+    """Process the first cells again with the current values of the ring."""
     first = numbers[at.VALUES + 1]
     numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = first
     numbers[at.LATEST] = numbers[at.VALUES + count % at.RING]

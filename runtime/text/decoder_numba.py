@@ -1,8 +1,8 @@
 """CPU kernels of the recurrent decoder: RMSNorm, GELU, and the memory slots of a layer.
 
 The equations are in `layers.py` and `recurrence/slots_reference.py`. All numbers are float32. Rows `[B · N, …]` contain
-the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and precisions `[R, L, H,
-S]`.
+the tokens of a stream one after another. The slots of R streams have means `[R, L, H, S, 4D]` and precisions
+`[R, L, H, S]`.
 
 Each loop runs over the numbers of one row, and products (`product_numba`) sum each row separately. The bits of a row
 therefore depend neither on the other rows of a batch nor on the pieces in which a prompt is read. NaN and infinity are

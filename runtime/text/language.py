@@ -147,8 +147,8 @@ class Language(ABC):
     def step(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token of each of B streams. All streams must have the same decoding mode. `noise` has shape `[B,
-        H, 2D]` and is zero for the mean."""
+        """Process one token of each of B streams. All streams must have the same decoding mode. `noise` has shape
+        `[B, H, 2D]` and is zero for the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)

@@ -83,8 +83,8 @@ class ConformalState(NamedTuple):
     Attributes:
         shift: The v of the equations, `[streams, horizons, P, levels]`.
         due, mean: Times and means of the pending forecasts, `[streams, pending]` and `[…, P]`.
-        radius: Half-widths of their intervals, `[…, P, levels]`, or half-widths below and above the mean, `[…, P, 2
-            levels]`. They are negative if the interval is empty, and 0 if nothing is pending.
+        radius: Half-widths of their intervals, `[…, P, levels]`, or half-widths below and above the mean,
+            `[…, P, 2 levels]`. They are negative if the interval is empty, and 0 if nothing is pending.
     """
 
     shift: Array

@@ -139,14 +139,14 @@ class Calibration:
         return self._multipliers(self._state, levels)
 
     def forecast(self, levels: Sequence[float], horizon: Sequence[float]) -> Array:
-        """Return the half-widths of the forecasts' intervals in standard deviations of the model, `[horizon,
-        levels]`."""
+        """Return the half-widths of the forecasts' intervals in standard deviations of the model,
+        `[horizon, levels]`."""
         tables = self.at_horizons(horizon)
         return np.array([self._multipliers(table, levels) for table in tables]).reshape(len(horizon), len(levels))
 
     def at_horizons(self, horizon: Sequence[float]) -> Array:
-        """Return the half-widths at the calibrated levels in standard deviations of the model, `[horizon,
-        calibrated]`."""
+        """Return the half-widths at the calibrated levels in standard deviations of the model,
+        `[horizon, calibrated]`."""
         position = _log_time(horizon)
         return np.stack([np.interp(position, self._log_horizons, column) for column in self._forecast.T], axis=-1)
 

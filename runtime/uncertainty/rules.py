@@ -69,8 +69,8 @@ class AlarmState(NamedTuple):
         incident: Current incident, `[S, 2]`.
         last: Numbers of each column, `[S, P, LAST_NUMBERS]`.
         lengths: Lengths of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
-        stretch, profile, tail: State of the rule `stretch`, `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and `[S,
-            P, learned_tail.COLUMNS]`.
+        stretch, profile, tail: State of the rule `stretch`, `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and
+            `[S, P, learned_tail.COLUMNS]`.
         begins, episodes: Episodes of large deviations, `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
 
