@@ -1,4 +1,4 @@
-"""Comparison of the graphs, or the compiled model, of a bundle with the torch model rebuilt from it."""
+"""Compare the outputs of a bundle with those of the torch model that is rebuilt from it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest relative difference that a comparison found, and the allowed limit."""
+    """The largest relative difference that a comparison found, and the limit that is allowed."""
 
     what: str
     error: float
@@ -37,7 +37,8 @@ class Comparison:
 
 
 def compare_with_torch(bundle: Bundle) -> list[Comparison]:
-    """Compare the graphs of a bundle with the torch model rebuilt from it, in this process."""
+    """Compare the outputs of a bundle with those of the torch model that is rebuilt from it. This runs in the current
+    process."""
     import torch
 
     from rfa.model.loading import model_of
@@ -50,7 +51,7 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference, relative to the largest expected magnitude or 1."""
+    """Return the largest absolute difference, divided by the largest expected magnitude or by 1 if that is smaller."""
     if actual.shape != expected.shape:
         return float("inf")
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -58,7 +59,8 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def compiled_sessions(bundle: Bundle) -> dict[str, Any]:
-    """Return sessions that compute the golden outputs of a bundle without graphs, if a compiler is available."""
+    """Return sessions that compute the golden outputs of a bundle without graphs. Return none if numba is not
+    installed."""
     if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
     if bundle.kind == "filter":
@@ -78,7 +80,7 @@ def _run(session: Any, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray
 
 
 class _Largest:
-    """The largest difference of each output over several comparisons."""
+    """Records the largest difference of each output over several comparisons."""
 
     def __init__(self) -> None:
         self.errors: dict[str, float] = {}
@@ -107,7 +109,7 @@ def _compare_language(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 def _compare_series(bundle: Bundle, model: Any) -> Iterator[Comparison]:
     """Compare the compiled network with the torch model on the golden stream.
 
-    Tokens before the end of a patch are compared too. They read the memory slots without changing them.
+    Tokens before the end of a patch are also compared. They read the memory slots without changing them.
     """
     import torch
 
@@ -148,19 +150,18 @@ def _carried(state: Any) -> dict[str, Any]:
 
 
 def _two_passes(model: Any) -> dict[str, np.ndarray]:
-    """Return different numbers of passes of two rows, as an input of the recurrent graphs of a model with K > 1."""
+    """Return an input with different numbers of passes for two rows. It is empty if the model has K = 1."""
     return {"passes": np.array([model.config.inner, 1])} if model.config.takes_passes else {}
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare single steps of two streams with those of the torch model. Each side continues from its own states. The
-    second stream starts at a large position.
-    """
+    """Compare single steps of two streams with those of the torch model. Each continues from its own states. The second
+    stream starts at a large position."""
     import torch
 
     session, largest = bundle.session("step"), _Largest()
     chosen, passes = _two_passes(model), None
-    if model.config.window:  # the model steps all streams of a window with the same number
+    if model.config.window:  # with a window, the torch model uses one number of passes for all streams
         chosen = {name: np.full_like(values, model.passes) for name, values in chosen.items()}
     elif chosen:
         passes = torch.from_numpy(chosen["passes"])
@@ -185,8 +186,7 @@ def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[
 
 def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
     """Compare the prefill of rows of different lengths with single steps of the torch model. Padding must have no
-    effect.
-    """
+    effect."""
     import torch
 
     session, largest = bundle.session("prefill"), _Largest()
@@ -210,9 +210,7 @@ def _language_prefill(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterato
 
 
 def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Process a prompt and then single tokens with a cache. Compare the outputs with those of one parallel pass of the
-    torch model.
-    """
+    """Process a prompt and then single tokens with a cache, and compare with one parallel pass of the torch model."""
     import torch
 
     session, largest = bundle.session("attention"), _Largest()
@@ -237,7 +235,7 @@ def _language_attention(bundle: Bundle, model: Any, tokens: np.ndarray) -> Itera
 
 
 def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare the constants of the compiled decoder with those computed by the torch model."""
+    """Compare the constants of the compiled decoder with those that the torch model computes."""
     from rfa.model.decoder_constants import decoder_constants
 
     found = bundle.constants()
@@ -250,9 +248,8 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare single steps with those of the torch model. Each side continues from its own states. Times are irregular,
-    and one value in ten is missing.
-    """
+    """Compare single steps with those of the torch model. Each continues from its own states. Times are irregular, and
+    one value in ten is missing."""
     import torch
 
     from rfa.model.state_filter import Token

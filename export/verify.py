@@ -1,11 +1,11 @@
 """Verify bundles.
 
 - files: `open_bundle` checks every byte and every shape.
-- outputs: the runtime of this machine must reproduce the golden outputs.
-- model: if torch is installed, the graphs or the compiled model are compared with the torch model, which is rebuilt
-  from config and weights. The comparison runs in a subprocess, over 1,000 recurrent steps and, for language models,
-  also for prefill and attention.
-- kernels: `open_bundle` checks the hashes, signature and form of GPU kernels. They are not run.
+- outputs: The runtime of this machine must reproduce the golden outputs.
+- model: If torch is installed, the outputs are compared with those of the torch model, which is rebuilt from config and
+  weights. The comparison runs in a subprocess. It covers 1,000 recurrent steps and, for language models, prefill and
+  attention.
+- kernels: `open_bundle` checks the hashes, signature and format of GPU kernels. They are not run.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from rfa.runtime.passes import PassesRange
 if TYPE_CHECKING:
     from rfa.runtime.bundle.signing import PublicKey
 
-# Statements about GPU kernels. Servers do not run kernels without a trusted signature.
+# Texts about the signature of GPU kernels. Servers do not run kernels without a trusted signature.
 TRUSTED_KERNELS = "signed by a trusted key"
-UNTRUSTED_KERNELS = "no trusted key was named; servers load the kernels only if a trusted key signed the bundle"
+UNTRUSTED_KERNELS = "no trusted key was given; servers load the kernels only if a trusted key signed the bundle"
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,9 @@ class VerifyReport:
     """Results of `verify_bundle`. `comparisons` is empty if torch is not installed.
 
     Attributes:
-        kernels: for a bundle with GPU kernels, a text that says whether they are signed with one of the trusted keys.
+        files: Number of files, including the manifest.
+        golden_values: Number of golden values that were reproduced.
+        kernels: For a bundle with GPU kernels, a text that says whether a trusted key signed them. Otherwise, None.
     """
 
     name: str
@@ -58,13 +60,14 @@ class VerifyReport:
 
 
 def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> VerifyReport:
-    """Verify a bundle with all checks that this installation supports.
+    """Run all checks of a bundle that this installation supports.
 
     Args:
-        trusted_keys: see `open_bundle`.
+        path: Directory of the bundle.
+        trusted_keys: Public keys, one of which must have signed the bundle. See `open_bundle`.
 
     Returns:
-        The report. `passed` is False if a graph differs from the torch model by more than the limit.
+        The report. `passed` is False if an output differs from the torch model by more than the limit.
 
     Raises:
         BundleError: If the bundle is damaged, its golden outputs are not reproduced, or its model cannot be rebuilt.
@@ -82,8 +85,7 @@ def verify_bundle(path: str | Path, trusted_keys: Sequence[PublicKey] = ()) -> V
 
 
 def bundle_info(path: str | Path) -> dict[str, Any]:
-    """Return a description of a checked bundle: its kind, configuration, sizes, interfaces, calibration, metrics and
-    provenance."""
+    """Check a bundle, and return its kind, configuration, sizes, interfaces, calibration, metrics and provenance."""
     bundle = open_bundle(path)
     manifest = bundle.manifest
     return {

@@ -1,4 +1,5 @@
-"""Deep filters on their ONNX graphs in float32, with one observation of each of many streams per call.
+"""Process observations of deep filters with ONNX graphs in float32. One call processes one observation of each of many
+streams.
 
 Rows are padded to a few counts, which are multiples of the vector width. The loops of the graphs then have no scalar
 tail, and the results of a row do not depend on the other rows.
@@ -32,10 +33,11 @@ Array = np.ndarray
 ROW_COUNTS = (16, 32, 64, 128, 256)
 # From this horizon on, rows are forecast one by one and without padding, because each fills the vectors.
 LONG_HORIZON = 16
-# Log of the smallest float32, for the likelihood of an extreme outlier, which underflows to 0 in the graph.
+# Logarithm of the smallest float32. It replaces the log likelihood of an extreme outlier, whose likelihood underflows
+# to 0 in the graph.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
-# Squares of accepted numbers may exceed float32. The noise of the observation is then multiplied by the first of these
-# factors that gives finite results. The last two are for a noise that exceeds float32 itself.
+# Squares of accepted numbers may exceed the range of float32. The noise of the observation is then multiplied by the
+# first of these factors that gives finite results. The last two are used if the noise itself exceeds this range.
 NOISE_RETRIES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _MOMENTS = ("mean", "covariance", "innovation", "innovation_covariance")
@@ -63,7 +65,7 @@ def _score_kernel() -> Any:
 
 
 class GraphSteps:
-    """Steps of a deep filter. See `FilterSteps`.
+    """Processes observations of a deep filter. See `FilterSteps`.
 
     Args:
         bundle: Bundle of kind "filter".
@@ -97,7 +99,7 @@ class GraphSteps:
         }
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """See `FilterSteps`. Processes the first observations of all streams, then the second ones, and so on."""
+        """Process the first observations of all streams, then the second ones, and so on. See `FilterSteps`."""
         call = StepCall.allocate(pool, batch, readout, (self.size, self.state_size), traced=traced)
         order = _order_in_stream(batch.slots)
         failed: set[int] = set()
@@ -117,8 +119,7 @@ class GraphSteps:
 
     def _step_rows(self, call: StepCall, rows: list[int], memory: Any) -> list[int]:
         """Process one observation of each stream. If its results are not finite, try other factors on the noise. Return
-        the rows for which no factor gave finite results.
-        """
+        the rows for which all results were not finite."""
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break
@@ -211,14 +212,14 @@ class GraphSteps:
 
 
 def _order_in_stream(slots: Array) -> Array:
-    """Return the index of each observation within its stream, whose observations must be adjacent."""
+    """Return the index of each observation within its stream. The observations of a stream must be adjacent."""
     is_first = np.diff(slots, prepend=-1) != 0
     begin = np.flatnonzero(is_first)[np.cumsum(is_first) - 1] if len(slots) else slots
     return np.arange(len(slots)) - begin
 
 
 def _finite_rows(arrays: Sequence[Array]) -> Array:
-    """Return which rows are finite in every array."""
+    """Return whether each row is finite in every array."""
     finite = np.ones(len(arrays[0]), bool)
     for array in arrays:
         finite &= np.isfinite(array.reshape(len(array), -1)).all(axis=1)

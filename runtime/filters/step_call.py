@@ -26,8 +26,10 @@ class StepCall(NamedTuple):
         """Return a batch with new arrays.
 
         Args:
-            sizes: numbers of components of an observation and of a state.
-            traced: whether to store a trace of the batch.
+            pool, batch: States of the streams, and their observations.
+            readout: Options of the outputs.
+            sizes: Numbers of components of an observation and of a state.
+            traced: Whether to store a trace of the batch.
         """
         rows, (size, state_size) = len(batch.slots), sizes
         trace = allocate_trace(rows if traced else 0, size, state_size, 0, len(readout.horizon))

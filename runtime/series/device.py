@@ -1,7 +1,8 @@
-"""Process a long piece of a series with the network on another device, and tokens and outputs here.
+"""Process a long piece of a series with the network on another device. Tokens and outputs are computed here.
 
-Results equal those of the compiled network within rounding, and both write the same states, so a stream can continue on
-either. The compiled code takes over if the device runs out of memory or computes a number that is not finite.
+Results equal those of the compiled network up to rounding, and both write the same states, so a stream can continue on
+either. If the device runs out of memory or computes a number that is not finite, the rows are processed by compiled
+code.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ class ColumnStates(NamedTuple):
     """States of the network for the P columns of a stream.
 
     Attributes:
-        hidden: `[P, d]`.
-        means: `[P, L, H, S, 4D]`, for L layers, H heads, S memory slots and D complex dimensions.
-        precisions: `[P, L, H, S]`.
+        hidden: States after the last tokens, `[P, d]`.
+        means: Means of the memory slots, `[P, L, H, S, 4D]`, for L layers, H heads, S slots and D complex dimensions.
+        precisions: Precisions of the memory slots, `[P, L, H, S]`.
     """
 
     hidden: Array
@@ -38,7 +39,7 @@ class ColumnStates(NamedTuple):
 
 
 class SeriesDevice(Protocol):
-    """A device other than the CPU that runs a network.
+    """Runs the network on a device other than the CPU.
 
     Attributes:
         name: Name of the device.
@@ -51,8 +52,13 @@ class SeriesDevice(Protocol):
     def run(self, chunk: Chunk, tokens: int, queries: int, columns: ColumnStates) -> bool:
         """Run the network on the tokens and queries of a chunk, and write its outputs to the chunk.
 
+        Args:
+            chunk: Chunk that `prepare` has filled.
+            tokens, queries: Numbers of tokens and queries in the chunk.
+            columns: States before the chunk.
+
         Returns:
-            False if memory was exhausted, or if a number that a stream would store is not finite.
+            False if memory was exhausted, or if a number that a stream would store is not finite. Otherwise, True.
         """
         ...
 
@@ -60,13 +66,13 @@ class SeriesDevice(Protocol):
         """Compare the network on the device with the bundle's golden outputs, and return the number of values.
 
         Raises:
-            BundleError: If a value differs.
+            BundleError: If a value differs by more than its tolerance.
         """
         ...
 
 
 def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: StepCall, end: int) -> bool:
-    """Process the rows of a batch of one stream up to `end`.
+    """Process the rows of a batch of one stream up to index `end`.
 
     Args:
         device: Device that runs the network.
@@ -75,7 +81,7 @@ def run_on_device(device: SeriesDevice, steps: NetworkSteps, call: StepCall, end
         end: Index after the last row to process.
 
     Returns:
-        Whether the device processed them and all results are finite. Otherwise, and if it raises an exception, the
+        Whether the device processed the rows and all results are finite. If not, or if an exception is raised, the
         stream is unchanged.
     """
     packed = call.batch.packed()
