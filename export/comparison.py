@@ -59,8 +59,8 @@ def difference(actual: np.ndarray, expected: np.ndarray) -> float:
 
 
 def compiled_sessions(bundle: Bundle) -> dict[str, Any]:
-    """Return sessions that compute the golden outputs of a bundle without graphs. Return none if numba is not
-    installed."""
+    """Return sessions that compute the golden outputs of a bundle. The result is empty if the bundle has graphs, or
+    numba is not installed."""
     if bundle.manifest.graphs or importlib.util.find_spec("numba") is None:
         return {}
     if bundle.kind == "filter":

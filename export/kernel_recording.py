@@ -18,7 +18,7 @@ from rfa.model.placement import simulated_gpu
 from rfa.runtime.text.config import LanguageModelConfig
 
 # Numbers of streams and tokens to record. They include one and many, numbers that are divisible by 16 and others, and
-# every block size of the matrix products.
+# numbers for which each block size of the matrix products is used.
 SIZES = ((1, 1), (3, 5), (16, 32), (5, 300), (40, 1), (100, 1))
 
 

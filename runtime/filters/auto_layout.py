@@ -33,7 +33,7 @@ SLOTS = np.array([0, 720, 1008, 512])
 RING = 1024
 # Number of rows after which the typical lag determines the profiles, and the minimum number of slots of a profile.
 SET_UP, FEWEST_SLOTS = 16, 4.0
-# Number of errors up to which the errors of a filter or the mixture are not bounded.
+# Number of errors up to which the errors of a filter or the mixture are not bounded, and outliers have full weight.
 YOUNG = 20.0
 # Minimum error, as a share of |y|.
 RESOLUTION, TINY = 1e-12, 1e-150

@@ -3,7 +3,7 @@ use them."""
 
 import math
 
-# Maximum evidence of one observation for a jump, in nats. Outliers with a share of 5 % have this much when they agree.
+# Maximum evidence of one observation for a jump, in nats. It is log(1 / 0.05), for a share of outliers of 5 %.
 AGREEMENT = math.log(20)
 # After a jump, the measurement noise is this share of the innovation variance.
 OPEN_NOISE = 0.01

@@ -8,9 +8,9 @@ extended on both sides by its own width,
 unless the next value is near it, which shows that the level has changed. low and high are the smallest and largest
 clipped value. Each moves towards the newest value over `REACH` values.
 
-There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, each value
-is checked that is the only one on its side. If it is more than `FENCE` interquartile ranges away, it is clipped to the
-range of the others. `tokens_numba.py` then restarts the stream with these values.
+There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, values that
+are more than `FENCE` interquartile ranges away are clipped to the extended range of the others, unless a neighbour is
+far away on the same side. `tokens_numba.py` then restarts the stream with these values.
 """
 
 # mypy does not know the types of numba's dispatchers.

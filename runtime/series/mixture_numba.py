@@ -64,8 +64,9 @@ from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_wid
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
 # Ratio of errors: the share of the mean that remains after an error, and the bounds of the ratio.
 KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
-# Number of errors over which the error of the mixture's mean is averaged, number of zeros with which this average
-# begins, and number of values before errors are included, because the first ones are not representative of the mean.
+# Number of errors over which the error of the mixture's mean is averaged, number of errors for which this average has
+# half of its full weight, and number of values before errors are included, because the first ones are not
+# representative of the mean.
 OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 # Probabilities around the ends of the calibrated intervals, on one side of the median.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])

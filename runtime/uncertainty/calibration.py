@@ -47,8 +47,8 @@ class TailModel(NamedTuple):
 
     Attributes:
         quantiles, shares: Values of z, and the share of the data below each.
-        tail, folds: Values of z beyond the last quantile, and the logarithm of the tail probability there for a normal
-            tail, relative to that at the last quantile and with opposite sign.
+        tail, folds: Values of z beyond the last quantile, and the negative logarithm of the ratio of the normal tail
+            probabilities there and at the last quantile.
         beyond: Share of the data above the last quantile.
     """
 

@@ -98,7 +98,8 @@ def _share_with_period(begins, episodes, time, deviation, step, period, least, w
 
 @inline_jit
 def comes_again(begins, episodes, time, change, step):
-    """Return whether a change of the value occurs an hour, a day or a week after an episode of similar size."""
+    """Return whether a change of the value occurs an hour, a day or a week after an episode that is at most LARGER
+    times as large."""
     for k in range(len(USUAL_PERIODS)):
         if step > 0 and USUAL_PERIODS[k] >= SHORTEST_PERIOD * step:
             peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, TOLERANCE * step)
