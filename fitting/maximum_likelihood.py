@@ -158,7 +158,7 @@ MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
 class Likelihood:
-    """Log likelihood of a column under a structure, as a function of the raw parameters."""
+    """Computes the log likelihood of a column under a structure, as a function of the raw parameters."""
 
     def __init__(self, column: Column, structure: Structure, inner: int) -> None:
         self.column, self.structure, self.inner = column, structure, inner

@@ -36,7 +36,7 @@ class HandleType(AddressType):
 
 
 class Handle:
-    """Content that compiled code can open. See the module docstring.
+    """A handle with which compiled code can read nested tuples of arrays. See the module docstring.
 
     Args:
         content: Nested tuples of contiguous arrays, numbers, handles and kernel entries.

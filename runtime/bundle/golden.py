@@ -63,7 +63,7 @@ class _ValuesSource(_Sized):
     @model_validator(mode="after")
     def _filled(self) -> Self:
         if len(self.values) != math.prod(self.shape):
-            raise ValueError("values and shape do not match")
+            raise ValueError("the number of values must match shape")
         return self
 
 

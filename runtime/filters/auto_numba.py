@@ -1,6 +1,6 @@
 """The filter of `auto`: a bank of local filters with level, trend and season, for one column of any numbers.
 
-Each filter i of the bank is a Kalman filter of a small system, of the column minus a profile j of its season:
+Each filter i of the bank is a Kalman filter of a small system. It observes the column minus a profile j of its season:
 
     level   x' = x + w, E[w²] = q_i tau        y - s_j(t) = x + e, E[e²] = 1 in units of the noise
     trend   x' = x + b (1 - φ^tau) / (1 - φ), b' = φ^tau b, with gains in steady state

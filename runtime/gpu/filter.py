@@ -228,7 +228,8 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Return the reason why long parts of a series are not processed on the device. Return None if they are."""
+    """Return the reason why long parts of a series are not processed on the device. Return None if the device processes
+    them."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:
         return "its network is too small for the GPU: transfers would take longer than the computation"

@@ -157,7 +157,7 @@ class PagedContext:
             self.pages += self.pool.acquire(missing)
 
     def release(self) -> None:
-        """Release all pages of the context."""
+        """Release all pages of the context, including those reserved for continuations."""
         for pages in (self.pages, *self._fork_pages):
             self.pool.release(pages)
         self.pages, self._fork_pages = [], []

@@ -63,14 +63,15 @@ SHORTEST_GAP, LARGEST_GAP = 2.5, 1e30
 
 
 class AlarmState(NamedTuple):
-    """State of a stream for its alarms, by stream index. See the modules of the parts.
+    """State of the streams for their alarms, by stream index. The modules of this directory describe the arrays.
 
     Attributes:
         incident: Current incident, `[S, 2]`.
         last: Numbers of each column, `[S, P, LAST_NUMBERS]`.
         lengths: Lengths of runs and gaps, `[S, P, 2, lengths.NUMBERS]`.
-        stretch, profile, tail: State of the rule `stretch`, `[S, P, stretch.NUMBERS]`, `[S, P, stretch.CELLS]` and
-            `[S, P, learned_tail.COLUMNS]`.
+        stretch: Statistics of the rule `stretch`, `[S, P, stretch.NUMBERS]`.
+        profile: Profiles of the rule `stretch`, `[S, P, stretch.CELLS]`.
+        tail: Tail of the rule `stretch`, `[S, P, learned_tail.COLUMNS]`.
         begins, episodes: Episodes of large deviations, `[S, P, EPISODES]` and `[S, P, EPISODES, 2]`.
     """
 
