@@ -87,7 +87,7 @@ def all_is_worse(document: Any) -> None:
 
 @pytest.mark.parametrize(("change", "found"), [(no_row_is_right, "give 0.3"), (all_is_worse, "stated as 0.2")])
 def test_an_error_that_the_rows_do_not_have_is_refused(change: Callable[[Any], object], found: str) -> None:
-    reason = rf"^calibration\.json: modes\.recurrent: .*ece of top .*{found}.*outside the range that chance allows"
+    reason = rf"^calibration\.json: modes\.recurrent: .*top\.ece is .*{found}.*outside the range that chance allows"
     with pytest.raises(BundleError, match=reason):
         read_document(LanguageCalibration, changed(change), FILE)
 

@@ -151,7 +151,7 @@ GOLDEN: list[tuple[Change, str]] = [
     (put("cases", []), "cases"),
     (put("cases", 0, "absolute", 1e9), r"cases\.0\.absolute"),
     (put("cases", 0, "relative", 0.5), r"cases\.0\.relative"),
-    (put("cases", 0, "graph", "other"), "case 0: it runs a graph"),
+    (put("cases", 0, "graph", "other"), "case 0: the case runs a graph"),
     (put("cases", 0, "outputs", {}), "case 0: the outputs do not match"),
     (put("cases", 0, "outputs", "logits", "values", []), "indices, values and shape do not match"),
     (put("cases", 0, "outputs", "logits", "values", 0, 1e300), r"cases\.0\.outputs\.logits\.values\.0"),
