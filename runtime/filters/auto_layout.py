@@ -39,7 +39,7 @@ YOUNG = 20.0
 RESOLUTION, TINY = 1e-12, 1e-150
 # Value of a missing forecast.
 ABSENT = 3e38
-# Variance of a column without observations, around 0.
+# Variance of a column without observations. Its mean is 0.
 UNKNOWN_VARIANCE = 1e12
 
 # Layout of a state.

@@ -40,7 +40,7 @@ def add_to_profiles(state, memory, rest, unit):
             memory[visits] = 1
             continue
         count, is_odd = abs(memory[visits]), state[at.FIT] < ODD
-        # An outlier counts fully only if the previous observation in its slot was an outlier too.
+        # An outlier has full weight only if the previous observation in its slot was also an outlier.
         weight = 1.0 if is_odd and memory[visits] < 0 else state[at.FIT]
         memory[entry] += weight * max(1 / (count + 1), least) * (above - memory[entry])
         count = min(count + 1, 1 / least)

@@ -26,8 +26,8 @@ EARLY, FENCE = 32, 20.0
 # values.
 FLOOR, CEILING, SUSPECT, SIDE, FIRST_VALUES = range(5)
 CLIP_STATE = FIRST_VALUES + EARLY
-# Number of values before the range applies, and the share of a suspect value's distance from the range within which the
-# next value must be.
+# Number of values before the range applies. The next value is near a suspect one if their distance is at most NEAR
+# times the distance of the suspect value from the range.
 WARM_UP = 8
 NEAR = 0.5
 

@@ -437,8 +437,8 @@ def _mean_error(numbers, lead, usual):
     """Return the mean error of the mixture's mean at a horizon. It is the usual error, plus the part of the difference
     from it that chance does not explain."""
     away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
-    # Errors of overlapping forecasts may be correlated, by the correlation of two successive ones, which initially is
-    # that of full overlap.
+    # Errors of overlapping forecasts may be correlated. Their correlation is that of two successive errors. Before
+    # there are enough errors, it is that of full overlap.
     overlapping = min(at.LEADS[lead], at.EXPERT_PENDING[lead])
     squared_mean = numbers[at.OFFSET + lead] ** 2
     covariance = numbers[at.PRODUCT + lead] - squared_mean

@@ -28,7 +28,8 @@ ODD_FROM, ODD = 12, 20.0
 # Searches for a season: the first one, the growth factor to the next, and the minimum and maximum number of cells in
 # between.
 FIRST_SEARCH, SEARCH_GROWTH, SEARCH_LEAST, SEARCH_LONGEST = 24, 1.5, 3, 512
-# Seasons whose relative difference is smaller than this are equal. The season of a clock is an integer to within WHOLE.
+# Seasons are treated as equal if their relative difference is smaller than SAME_SEASON. The usual season must be an
+# integer up to the relative difference WHOLE.
 SAME_SEASON, WHOLE = 0.02, 0.03
 # Other modules whose functions this module calls.
 SOURCES = (auto_season_numba, profile_numba, *profile_numba.SOURCES)

@@ -49,8 +49,8 @@ UNUSUAL, ENDS_AFTER = 0.05, 10
 RARE, RARE_PER_DAY, LEAST_RARE, HALF = 2e-3, 4.0, 0.05, 0.5
 # Deviations that are smaller than this number of typical deviations are not tested for recurrence.
 ORDINARY_SIZE = 2.0
-# Minimum tail probability of a deviation towards the usual values at such times of a day, or after a recurring one;
-# and the periods of these two.
+# Minimum tail probability of a deviation that is usual at its time of day or attributed to a recurring one, and the
+# values that represent these two cases in `periods`.
 USUAL, NO_PERIOD, FOLLOWS = 0.25, -1.0, -2.0
 # Number of rows from which a standstill can be detected, and the largest share of repeated values of such a column.
 FEWEST, OFTEN = 100, 0.5

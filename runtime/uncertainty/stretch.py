@@ -55,9 +55,9 @@ FIRST_MOMENT, LAST_MOMENT, LONGEST_STEP = 365 * DAY, 253_300_000_000.0, 0.25
 UNLIKE_BINS = 0.25
 # Minimum share by which a day changes d and s; the limit on an error in units of s; and the limit for the s of a bin.
 GAIN, FAR, FARTHEST_SPREAD = 0.12, 4.0, 10.0
-# A bin differs from the rows around it if its s or its step is this number of s of the hour. A deviation there is usual
-# after this number of days, within this number of s of its profile. If fewer rows than a share LEAST_MOVES differ from
-# the previous row, as for rare errors, no bin is known that well.
+# A bin is distinct if its s, or the step of the profile there, is at least DISTINCT times the s of the hour. After
+# LEAST_VISITS days, a deviation to a value within WITHIN s of the profile in such a bin is usual. This requires that at
+# least the share LEAST_MOVES of rows differ from the previous row, unlike counts of rare errors.
 DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
 # Number of rows before there is a profile and before its rows count, of days in the s of an hour, and of rows in means;
 # and the smallest s of an hour relative to that of all rows.
@@ -66,7 +66,7 @@ FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
 FAR_FROM_MEAN, LARGEST_ERROR = 10.0, 8.0
 # Share of changes in the rarer direction below which a column becomes a counter, and above which it is not a counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
-# Factor by which a tail is extrapolated beyond all peaks, and by which another alarm in the stretch of an alarm must be
+# Factor by which a tail is extrapolated beyond all peaks, and factor by which another alarm in the same stretch must be
 # rarer.
 FARTHEST, NEWS = 40.0, 10.0
 # Limit on a deviation as a multiple of the typical size, and for the first rows in standard deviations of the filter.
