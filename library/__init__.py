@@ -1,3 +1,1 @@
-"""The Python interface for data: functions that filter, forecast and check frames, arrays and files, and live
-streams.
-"""
+"""Python functions that filter, forecast and check data frames, arrays and files, and filters for live streams."""

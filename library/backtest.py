@@ -1,7 +1,7 @@
-"""Backtest a filter: compute the alarms and forecasts that it would have made on recorded series.
+"""Compute the alarms and forecasts that a filter would have made on recorded series.
 
 The evaluation is causal. Each row is judged by the rows before it, so extending a series does not change its earlier
-alarms. With labelled windows, detections are scored after the probation of NAB (`rfa.library.nab`).
+alarms. Rows in the probation period of NAB (`rfa.library.nab`) are not scored against labelled windows.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class WindowScores:
     """Evaluation of the alarms against labelled windows. Rows in NAB's probation period are not counted.
 
     Attributes:
-        windows, found: number of windows that contain a row, and number of windows that contain an alarm.
-        empty: number of windows that contain no row after the probation period.
-        incidents, true_incidents: number of incidents, and of incidents that overlap a window.
-        delays: time from the start of each window that was found to its first alarm, in units of the times.
+        windows, found: Number of windows that contain a scored row, and number of these windows that contain an alarm.
+        empty: Number of windows that contain no scored row.
+        incidents, true_incidents: Number of incidents, and number of incidents that overlap a window.
+        delays: Time from the start of each window that was found to its first alarm, in units of the times.
     """
 
     windows: int
@@ -53,7 +53,7 @@ class WindowScores:
 
     @property
     def recall(self) -> float | None:
-        """Share of the windows that contain an alarm."""
+        """Share of the windows that contain an alarm. None if there are no windows."""
         return self.found / self.windows if self.windows else None
 
     @property
@@ -72,10 +72,10 @@ class SeriesBacktest:
     """Result of a backtest for one series.
 
     Attributes:
-        alarms: number of alarms.
-        expected: number of alarms at the requested rate, given the number of `observations`.
-        coverage: share of the values inside their intervals, by horizon ("step" for one row ahead) and level.
-        labelled: rows and windows for NAB's score. None if no windows were given.
+        alarms: Number of alarms.
+        expected: Expected number of alarms in `observations` rows at the requested rate.
+        coverage: Share of the values inside their intervals, by horizon ("step" for one row ahead) and level.
+        labelled: Rows and windows from which NAB's score is computed. None if no windows were passed.
     """
 
     name: str
@@ -99,8 +99,12 @@ class SeriesBacktest:
 
 @dataclass(frozen=True)
 class Backtest:
-    """Result of a backtest for all series. `series` contains the result of each series, and `unmatched` the names in
-    windows that match no series."""
+    """Result of a backtest for all series.
+
+    Attributes:
+        series: Result of each series.
+        unmatched: Names in the windows file that match no series.
+    """
 
     series: tuple[SeriesBacktest, ...]
     unmatched: tuple[str, ...] = ()
@@ -124,7 +128,7 @@ class Backtest:
 
     @property
     def expected(self) -> float:
-        """Number of alarms at the requested rate, given the number of observations."""
+        """Expected number of alarms in all observations at the requested rate."""
         return sum(one.expected for one in self.series)
 
     @property
@@ -142,7 +146,7 @@ class Backtest:
 
     @property
     def scores(self) -> WindowScores | None:
-        """Evaluation of the alarms of all series against their windows. None if no windows were given."""
+        """Evaluation of the alarms of all series against their windows. None if no windows were passed."""
         found = [one.scores for one in self.series if one.scores is not None]
         if not found:
             return None
@@ -157,7 +161,7 @@ class Backtest:
 
     @property
     def nab(self) -> dict[str, float] | None:
-        """NAB scores of the alarms by profile. None if no windows were given."""
+        """NAB scores of the alarms by profile. None if there is no window with a scored row."""
         pairs = [(one.labelled, one.is_alarm.astype(np.float64)) for one in self.series if one.labelled is not None]
         if not any(series.windows and series.windows[-1][1] >= series.start for series, _ in pairs):
             return None
@@ -226,13 +230,13 @@ def backtest(
     using only the rows before it.
 
     Args:
-        rate: alarm rate, such as "1/day" or 0.001. See `rfa.detect`.
-        alarm: other alarm options, with the names of the fields of `alarm` in `POST /filter`.
-        windows: labelled time windows in which something was wrong. They are pairs of times in seconds since 1970, or a
+        rate: Alarm rate, such as "1/day" or 0.001. See `rfa.detect`.
+        alarm: Other alarm options, with the names of the fields of `alarm` in `POST /filter`.
+        windows: Labelled time windows in which something was wrong. They are pairs of times in seconds since 1970, or a
             file with the columns `from` and `to` and, for windows of single series, key columns. Both ends belong to
             the window.
-        horizon: horizons whose coverage is reported in addition to that of the next row.
-        data, time, columns, by, model, system, levels, tz: see `rfa.filter`.
+        horizon: Horizons whose coverage is reported in addition to that of the next row.
+        data, time, columns, by, model, system, levels, tz: See `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.
@@ -266,8 +270,8 @@ def judge(
     """Evaluate the alarms of a filtered series.
 
     Args:
-        is_alarm: whether each row is an alarm.
-        windows: first and last time of each window, in order and without overlap. None without labels.
+        is_alarm: Whether each row is an alarm.
+        windows: First and last time of each window, in order and without overlap. None without labels.
     """
     coverage, scored = {"step": checks.coverage}, {"step": checks.scored}
     for lead in checks.leads:

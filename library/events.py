@@ -25,9 +25,9 @@ class EventScores(NamedTuple):
     """Scores of N events.
 
     Attributes:
-        log_probability: log probability of each event under the model, in nats.
-        tail: calibrated probability of an event that is at most as probable. An event is an alarm at a given rate if
-            its `tail` is at most the rate.
+        log_probability: Log probability of each event under the model, in nats, `[N]`.
+        tail: Calibrated probability that an event is at most as probable as the observed one, `[N]`. At a given alarm
+            rate, an event is an alarm if its `tail` is at most the rate.
     """
 
     log_probability: NDArray[np.float64]
@@ -35,11 +35,12 @@ class EventScores(NamedTuple):
 
 
 class EventModel:
-    """Model that scores events in this process.
+    """Scores events with a language model in this process.
 
     Args:
-        bundle: name of a default bundle, or path of a bundle directory.
-        passes: number of reweighting passes for each token. None selects the model's own number, which is the largest.
+        bundle: Name of a default bundle, or path of a bundle directory.
+        passes: Number of reweighting passes for each token. The default is the number with which the model was
+            exported, which is also the maximum.
 
     Raises:
         ValueError: If the bundle is not a language model, or does not support the recurrent mode or this number of
@@ -52,7 +53,9 @@ class EventModel:
             raise ValueError(f"bundle {opened.name!r} is not a language model; train one with `rfa train lm`")
         model = load_on_cpu(opened, "auto", 2, 1)
         if "recurrent" not in model.modes or model.vocabulary.end_of_text is None:
-            raise ValueError(f"bundle {opened.name!r} does not support the recurrent mode with an end-of-text token")
+            raise ValueError(
+                f"bundle {opened.name!r} cannot score events: it needs a recurrent mode and an end-of-text token"
+            )
         self._model: Language = model
         self._passes = model.passes.checked(passes, model.name)
         self._end: int = model.vocabulary.end_of_text
@@ -60,10 +63,10 @@ class EventModel:
         self._tokens: dict[int, list[int]] = {}
 
     def score(self, events: Sequence[int], *, is_ended: bool = True) -> EventScores:
-        """Compute the scores of a whole sequence, from its first event on.
+        """Compute the scores of a complete sequence.
 
         Args:
-            is_ended: whether to also score the end of the sequence, as an event after the last one.
+            is_ended: Whether to also score the end of the sequence, as an event after the last one.
         """
         context = cast(SlotContext, self._model.start("recurrent", passes=self._passes))
         try:
@@ -75,10 +78,10 @@ class EventModel:
         """Compute the scores of the next events of a stream, and the state after them.
 
         Args:
-            state: state after the earlier events. None starts a new stream.
+            state: State after the earlier events. None starts a new stream.
 
         Raises:
-            InvalidInput: If the bytes are not a state of this model.
+            InvalidInput: If `state` is not a state of this model.
         """
         if state is None:
             context = cast(SlotContext, self._model.start("recurrent", passes=self._passes))
@@ -113,6 +116,6 @@ class EventModel:
             scores.append(score_tokens(logits, piece, confidence.temperature, 0))
             pending = piece[-1]
         joined, starts = TokenScores.joined(scores), np.cumsum([0, *map(len, parts[:-1])])
-        # For an event that did not occur in the training data, the rarest of its tokens counts.
+        # An event that did not occur in the training data has several tokens. Its tail is that of the rarest one.
         tail = np.minimum.reduceat(confidence.tail(joined.tail), starts)
         return EventScores(np.add.reduceat(joined.log_probability, starts), tail)

@@ -1,4 +1,4 @@
-"""`rfa.filter`, `rfa.forecast` and `rfa.detect`: filter recorded data, forecast it, and find rare rows."""
+"""Filter and forecast recorded data and find unusual rows, with `rfa.filter`, `rfa.forecast` and `rfa.detect`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rfa.runtime.uncertainty.interface import Ahead
 from rfa.runtime.uncertainty.mute import Window
 
 Frame = TypeVar("Frame")
-# Share of rows inside the gate if the filter's model is correct.
+# Probability that a row lies inside the gate if the filter's model is correct.
 OUTLIER: Final = 0.999
 SCORES: Final = ("weight", "nis", "anomaly", "confidence")
 
@@ -57,32 +57,33 @@ def filter(
     """Filter every series in a table. The estimate for a row uses this row and the rows before it.
 
     Args:
-        data: a pandas or polars frame, an Arrow table or stream, an array `[N]`, `[N, P]` or with fields, or the path
-            of a file. Rows may be in any order, and the result keeps it. Directories, patterns such as "data/*.csv" and
-            lists of files are also accepted; the result then contains the name of the file in the column `file`.
-        time: name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
-            found by its name or content, or else rows are numbered.
-        columns: columns to filter. The default is all numeric columns.
-        by: columns that identify the series.
+        data: A pandas or polars frame, an Arrow table or stream, an array `[N]` or `[N, P]`, a structured array, or
+            the path of a file. Rows may be in any order, which the result preserves. Directories, patterns such as
+            "data/*.csv" and lists of files are also accepted; the result then names the file in the column `file`.
+        time: Name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
+            found by its name or content. If there is none, the row number is the time.
+        columns: Columns to filter. The default is all numeric columns.
+        by: Columns that identify the series.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (needs no
             training; it is the default if the bundle of "series" is missing), "auto-joint" (scores rows by the
             correlation of their columns), or the name or directory of a bundle.
-        system: a linear system given by matrices or as a preset (see the guide to systems), or the models of `rfa.fit`,
-            from which each series takes its own. It replaces `model`.
-        levels: levels of the intervals.
-        smooth: whether to also compute smoothed estimates, which use all rows.
-        minimum, maximum: smallest and largest possible value. No estimate or bound lies outside.
-        alarm: an alarm rate such as "1/day" or 0.001 (of the rows), or the fields of the server's `alarm`.
-        tz: time zone of times without a time zone, and of the days and weeks that the default model uses.
-        time_format: format of times given as text, as in `datetime.strptime`.
-        strict: whether to raise an error for rows out of order and cells that are not numbers, instead of sorting the
+        system: A linear system given by matrices or as a preset (see the guide to systems), or the models of `rfa.fit`,
+            which contain one system for each series. It replaces `model`.
+        levels: Levels of the intervals.
+        smooth: Whether to also compute smoothed estimates, which use all rows.
+        minimum, maximum: Smallest and largest possible value. No estimate or bound lies outside.
+        alarm: An alarm rate such as "1/day", a share of the rows such as 0.001, or a dictionary with the fields of
+            `alarm` in `POST /filter`.
+        tz: Time zone of times without a time zone, and of the days and weeks that the default model uses.
+        time_format: Format of times given as text, as in `datetime.strptime`.
+        strict: Whether to raise an error for rows out of order and cells that are not numbers, instead of sorting the
             rows and skipping the cells.
-        missing: words and numbers that mark missing values. "none" disables the automatic search for such numbers.
-        known: columns whose future values are known, such as prices, promotions and holidays. They may contain numbers,
+        missing: Words and numbers that mark missing values. "none" disables the automatic search for such numbers.
+        known: Columns whose future values are known, such as prices, promotions and holidays. They may contain numbers,
             yes and no, or words. Only "default" and "series" use them, and only where they have improved the forecasts.
 
     Returns:
-        A table of the same type as `data`; for an array, an array with fields. For each column x it contains `x_mean`,
+        A table of the same type as `data`; for an array, a structured array. For each column x it contains `x_mean`,
         `x_std`, `x_low90` and `x_high90` (a pair per level), and with `smooth` also `x_smooth_mean` and `x_smooth_std`.
         For each row it contains `weight`, the robust weight in the update; `nis`, the normalised innovation squared;
         `anomaly`, which is 1 minus the probability of a row that is at least as unusual; `confidence`; `alarm`, if
@@ -134,14 +135,14 @@ def forecast(
     """Forecast the next rows of each series.
 
     Args:
-        horizon: a number of rows such as 24, or a duration such as "6h" for all rows in it. Rows are one usual time
-            step apart. Steps of days, weeks or months follow the calendar of `tz`, and skip weekends if the data have
-            none.
-        minimum, maximum: smallest and largest possible value. No number of the forecast lies outside.
-        weights: whether to return the weights of the models that "default" combines. Other models have no weights.
-        known: columns whose future values are known. Rows at the end that contain values only in these columns are in
+        horizon: A number of rows such as 24, or a duration such as "6h" for all rows in it. The rows are one typical
+            time step of the series apart. Steps of days, weeks or months follow the calendar of `tz`. They skip
+            weekends if the data contain no weekends.
+        minimum, maximum: Smallest and largest possible value. No number in the forecast lies outside.
+        weights: Whether to return the weights of the models that "default" combines. Other models have no weights.
+        known: Columns whose future values are known. Rows at the end that contain values only in these columns are in
             the future. The forecast starts after the last row with another value.
-        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: see `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing: See `rfa.filter`.
 
     Returns:
         A table of the same type as `data` with one row per forecast time. It contains the key columns, and the time in
@@ -217,18 +218,18 @@ def detect(
     """Find the rows of each series that are unusual given the rows before them, at a requested alarm rate.
 
     Args:
-        rate: a share of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
+        rate: A share of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
             "1/day". The rate is accurate for series whose behaviour does not change.
-        quiet: number of rows after an alarm during which only a much rarer row raises another alarm.
+        quiet: Number of rows after an alarm during which only a much rarer row raises another alarm.
         direction: "up" reports values above the forecast, "down" values below it, and "both" reports both.
-        min_deviation: minimum distance between the observed value and the forecast for an alarm.
-        range: lowest and highest ordinary value, or None for no limit. Every value outside raises an alarm.
-        rules: rules that may raise an alarm. They share the requested rate. "value" reports an unusual value, "stretch"
+        min_deviation: Minimum distance between the observed value and the forecast for an alarm.
+        range: Lowest and highest ordinary value, or None for no limit. Every value outside raises an alarm.
+        rules: Rules that may raise an alarm. They share the requested rate. "value" reports an unusual value, "stretch"
             a changed level or spread, "standstill" a value that no longer changes, and "gap" a time without values, at
             the row that ends it.
-        mute: maintenance windows in `tz`, whose rows count as missing, such as "sat 22:00-23:30", "mon-fri
+        mute: Maintenance windows in `tz`, whose rows count as missing, such as "sat 22:00-23:30", "mon-fri
             02:00-03:00", "2026-03-01T22:00/2026-03-02T01:00", or a pair of times in seconds since 1970.
-        data, time, columns, by, model, system, levels, tz, time_format, strict, missing, known: see `rfa.filter`.
+        data, time, columns, by, model, system, levels, tz, time_format, strict, missing, known: See `rfa.filter`.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.
@@ -251,7 +252,13 @@ def detect(
 
 
 class _Detected(NamedTuple):
-    """Alarms of a series as rows and new columns, the number of alarms, and incidents as rows and columns."""
+    """Alarms and incidents of one series.
+
+    Attributes:
+        rows, new: Row numbers of the alarms in the table, and the columns that are added to these rows.
+        tally: Counts from which the alarm rate is checked.
+        incident_rows, incidents: For each incident, a row number of the series, and the columns of the incidents.
+    """
 
     rows: np.ndarray
     new: New
@@ -314,9 +321,15 @@ def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any
 
 
 def beyond_gate(nis: np.ndarray, seen: np.ndarray, flag: float) -> np.ndarray:
-    """Return whether each nis `[N]` lies outside the chi-square gate of the filter, whose tail probability is 1 - flag.
-    The distribution has as many degrees of freedom as observed components `[N]`, and is approximated as in Wilson and
-    Hilferty (1931)."""
+    """Return whether each row lies outside the chi-square gate of the filter, `[N]`.
+
+    The quantile is approximated as in Wilson and Hilferty (1931).
+
+    Args:
+        nis: Normalised innovation squared of each row, `[N]`.
+        seen: Number of observed components of each row, which is the number of degrees of freedom, `[N]`.
+        flag: Probability that a row lies inside the gate.
+    """
     spread = 2 / (9 * np.maximum(seen, 1))
     gate: np.ndarray = nis > seen * (1 - spread + NormalDist().inv_cdf(flag) * np.sqrt(spread)) ** 3
     return gate
@@ -345,7 +358,7 @@ def _output_columns(series: Series, result: FilteredSequence, request: OutputOpt
 def _expected_columns(
     series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
 ) -> New:
-    """Return the forecasts of these rows, with intervals for one typical time step ahead."""
+    """Return the forecasts of `rows` with their intervals. Each forecast is made one typical time step ahead."""
     new: dict[str, Column] = {}
     before, is_first = np.maximum(rows - 1, 0), rows == 0
     for a, name in enumerate(series.names):

@@ -1,4 +1,4 @@
-"""`rfa.fit`: fit structural models to recorded data. It needs `rfa-server[fit]`, but not torch."""
+"""Fit structural models to recorded data, with `rfa.fit`. It needs `rfa-server[fit]`, but not torch."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def fit(
     command `rfa fit`.
 
     Args:
-        tz: time zone of times without a time zone, and of the days of calendars.
-        country: country whose holidays get their own daily pattern, such as "US", or "DE-BY" for a part of a country.
-        holidays: further holidays, such as "2026-12-24".
-        config: options of the fit: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to
+        tz: Time zone of times without a time zone, and of the days of calendars.
+        country: Country whose holidays get their own daily pattern, such as "US", or "DE-BY" for a part of a country.
+        holidays: Further holidays, such as "2026-12-24".
+        config: Options of the fit: `seasons`, `max_harmonics`, `max_free_modes` and `iterations`. See the guide to
             training.
-        out: JSON file in which to save the models. Completed series are saved next to it, so after an interruption the
-            same call continues.
-        data, time, columns, by, time_format, strict, missing: see `rfa.filter`. The models of several files
+        out: JSON file in which to save the models. Completed series are saved next to it. If the call is interrupted,
+            repeat it to continue.
+        data, time, columns, by, time_format, strict, missing: See `rfa.filter`. The models of several files
             are named "file / column" or "file / key / column".
 
     Returns:

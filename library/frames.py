@@ -1,7 +1,7 @@
-"""Conversion of input from pandas, polars, Arrow, NumPy or a file to one table, and of results to the same type.
+"""Convert pandas, polars, Arrow and NumPy data and files to one type of table, and results to the type of the input.
 
 The results for a file are pandas frames, or Arrow tables if pandas is not installed. The order of the rows, labels,
-index and time zones does not change. Only the library of the given data is imported.
+index and time zones does not change. Only the library of the input data is imported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rfa.data import Table, load_table
 
-# Names for an array without fields: the prefix of its columns, and the name of given times.
+# Prefix of the column names of an array without fields, and name of the column with its times.
 ARRAY_NAME: Final = "y"
 CLOCK_NAME: Final = "t"
 
@@ -30,8 +30,8 @@ class Data(Protocol):
     """Input data of one type, converted to a table.
 
     Attributes:
-        table: the columns, as used by `rfa.data`. For a file, the table as it was loaded.
-        time: name of the time column. If it is None, the loader finds the column.
+        table: Columns as an Arrow table, or the loaded `Table` if the input is a file.
+        time: Name of the time column. If it is None, the loader finds the column.
     """
 
     table: pa.Table | Table
@@ -42,7 +42,8 @@ class Data(Protocol):
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """Return new rows, with the keys of the given rows of the data and with new columns."""
+        """Return a table of new rows. Each has the keys of one of `rows`, its time in `clock`, and the columns
+        `new`."""
         ...
 
 
@@ -50,8 +51,9 @@ def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
     """Convert input data to a table.
 
     Args:
-        time: name of a column, or the times of the rows of an array.
-        by: key columns.
+        data: A frame, table, array or path. See `rfa.filter`.
+        time: Name of a column, or the times of the rows of an array, `[N]`.
+        by: Names of the key columns.
 
     Raises:
         ValueError: If this type of data is not supported.
@@ -100,7 +102,8 @@ def concatenated(parts: Sequence[Column]) -> Column:
 
 
 class ArrowData:
-    """An Arrow table or batch, or an object with the Arrow PyCapsule interface. The results are Arrow tables."""
+    """Input from Arrow: a table, a record batch, or an object with the Arrow PyCapsule interface. Results are Arrow
+    tables."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -118,8 +121,8 @@ class ArrowData:
 
 
 class FileData:
-    """A file. The results are pandas data frames with the columns of the file as text, or Arrow tables if pandas is not
-    installed."""
+    """Input from a file. Results are pandas data frames with the columns of the file as text, or Arrow tables if pandas
+    is not installed."""
 
     def __init__(self, source: str | Path, time: Any) -> None:
         if time is not None and not isinstance(time, str):
@@ -128,7 +131,8 @@ class FileData:
         self.table = load_table(source)
 
     def use(self, table: Table) -> None:
-        """Use the table that the loader has converted, with one row per value and the units in the column names."""
+        """Replace the table by the one that the loader converted. It has one row per value and units in the column
+        names."""
         self.table = table
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
@@ -147,7 +151,7 @@ def _as_frame(table: pa.Table) -> Any:
 
 
 class PolarsData:
-    """A polars data frame. The results are polars data frames."""
+    """Input from a polars data frame. Results are polars data frames."""
 
     def __init__(self, data: Any, time: str | None) -> None:
         self.time = time
@@ -169,10 +173,10 @@ class PolarsData:
 
 
 class PandasData:
-    """A pandas data frame. The results are pandas data frames.
+    """Input from a pandas data frame. Results are pandas data frames.
 
-    An index level counts as a column if it is named as the time or a key, or if it holds dates and no other column is
-    the time. The index of the results contains such levels too.
+    An index level is treated as a column if `time` or `by` names it, or if it contains dates and no other column is the
+    time. Such a level is also part of the index of the results.
     """
 
     def __init__(self, frame: Any, time: str | None, by: Sequence[str]) -> None:
@@ -193,7 +197,7 @@ class PandasData:
         return pandas.concat([frame, pandas.DataFrame(columns, index=frame.index)], axis=1)
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """Return new rows. If the rows of the data are numbered by a RangeIndex, it continues."""
+        """Return a data frame of new rows. If the index of the data is a RangeIndex, the row numbers continue it."""
         import pandas
 
         columns: dict[str, Any] = {}
@@ -230,7 +234,10 @@ class PandasData:
                 self.time = str(name) if is_clock else self.time
         if index.nlevels > 1 and len(used) < index.nlevels:
             left = [label for number, label in enumerate(index.names) if number not in used.values()]
-            raise ValueError(f"the index has a level {left[0]!r}; name it in `by`, or remove it with reset_index()")
+            raise ValueError(
+                f"the index has a level {left[0]!r} that is neither the time nor a key; name it in `by`, or use "
+                "reset_index()"
+            )
         return used
 
     def _level(self, name: str) -> Any:
@@ -241,11 +248,12 @@ class PandasData:
 
 
 class ArrayData:
-    """Numbers `[N]` or `[N, P]`, or an array with fields. The results are arrays with fields. Masked values count as
-    missing.
+    """Input from NumPy: an array of numbers, `[N]` or `[N, P]`, or a structured array. Results are structured arrays.
+    Masked values are missing values.
 
     Args:
-        time: numbers or dates of the rows, `[N]`, or the name of a field.
+        data: The array.
+        time: Numbers or dates of the rows, `[N]`, or the name of a field. If None, the loader finds the time field.
     """
 
     def __init__(self, data: Any, time: Any) -> None:
@@ -258,7 +266,7 @@ class ArrayData:
         elif array.ndim == 1:
             fields = {name: _unmasked(array[name]) for name in array.dtype.names}
         else:
-            raise ValueError(f"data has {array.ndim} dimensions, but an array with named fields must have one")
+            raise ValueError(f"data has {array.ndim} dimensions, but a structured array must have one")
         if time is not None and not isinstance(time, str):
             clock = _unmasked(time)
             if clock.shape != array.shape[:1]:
@@ -328,7 +336,7 @@ def _made(table: pa.Table, keys: Sequence[str], rows: np.ndarray, clock: Clock, 
 
 def _arrow_of(name: str, values: Any) -> pa.Array:
     """Convert a pandas column to an Arrow array. Objects that Arrow does not support, such as numbers mixed with text,
-    become text, as in a file."""
+    are converted to text, as in a file."""
     if getattr(values.dtype, "kind", "") == "c":
         raise ValueError(
             f"column {name!r} contains complex numbers; pass the real and imaginary parts as separate columns"

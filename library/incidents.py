@@ -1,4 +1,4 @@
-"""The result of `rfa.detect`, and incidents as columns of a table."""
+"""Define the result of `rfa.detect`, and convert incidents to columns of a table."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ Frame = TypeVar("Frame")
 
 @dataclass(frozen=True, repr=False)
 class Detection(Generic[Frame]):
-    """The result of `rfa.detect`.
+    """Result of `rfa.detect`.
 
     Attributes:
-        rows: one row per alarm, with the columns of the data and `anomaly`, which is 1 minus the probability of a row
-            that is at least as unusual. For each column x, it contains the forecast `x_expected`, with
-            `x_expected_low90` and `x_expected_high90` (a pair per level). If each column has its own model, it also
-            contains `x_anomaly`, and `x_alarm`, whether this column raised the alarm.
-        incidents: one row per incident, which is a group of alarms. It contains the key columns; `begin` and `end`, the
-            times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and `probability` of
-            its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are listed per series.
-        raised: number of alarms.
-        expected: number of alarms at the requested rate for these rows.
-        observations: number of rows that were checked for alarms.
+        rows: Table with one row per alarm. It contains the columns of the data and `anomaly`, which is 1 minus the
+            probability of a row that is at least as unusual. For each column x, it contains the forecast `x_expected`,
+            with `x_expected_low90` and `x_expected_high90` (a pair per level). If each column has its own model, it
+            also contains `x_anomaly`, and `x_alarm`, which is true if this column raised the alarm.
+        incidents: Table with one row per incident, which is a group of alarms. It contains the key columns; `begin` and
+            `end`, the times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and
+            `probability` of its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are
+            listed per series.
+        raised: Number of alarms.
+        expected: Expected number of alarms in these rows at the requested rate.
+        observations: Number of rows that were checked for alarms.
         bound: 95 % confidence interval of the alarm rate, as shares of the observations. None if there are no
             observations.
     """
@@ -51,10 +52,10 @@ class Detection(Generic[Frame]):
 def incident_columns(
     series: Series, incidents: Sequence[Incident], write: Callable[[np.ndarray], Clock]
 ) -> dict[str, Column]:
-    """Return the start, end, number of alarms, column, peak and rule of each incident.
+    """Return columns with the start, end, number of alarms, rarest alarm and rules of each incident.
 
     Args:
-        write: function that converts times to the format of the data.
+        write: Function that converts times to the time columns of the data.
     """
     found: dict[str, Column] = {}
     for name in ("begin", "end"):

@@ -16,7 +16,7 @@ def late_options(late: Late | None, packed: bytes = b"") -> LateOptions | None:
     """Convert the argument `late` to options for the runtime.
 
     Args:
-        packed: window stored in the state from which the stream continues.
+        packed: Window stored in the state from which the stream continues.
 
     Raises:
         ValueError: If `late` is not a valid window.

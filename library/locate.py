@@ -33,8 +33,8 @@ def find_bundle(
     directory.
 
     Args:
-        others: other names that the caller accepts, which are listed in the error message.
-        bundles: function that returns the available bundles. It is called only if `name` is not a bundle directory.
+        others: Other names that the caller accepts, which are listed in the error message.
+        bundles: Function that returns the available bundles. It is called only if `name` is not a bundle directory.
 
     Raises:
         FileNotFoundError: If none of these exists. The message lists the available names.

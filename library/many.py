@@ -1,5 +1,5 @@
-"""`rfa.Streams`: filter many series whose states are stored in one pool. Compiled code processes one batch of rows at a
-time.
+"""Filter many series whose states are stored in one pool, with `rfa.Streams`. Compiled code processes one batch of rows
+at a time.
 
 A batch may contain rows of any series in any order, as long as the rows of each series are sorted by time. The results
 of each series equal those of `rfa.filter` for this series alone, bit for bit, however its rows are split into batches.
@@ -41,21 +41,21 @@ class StreamsFull(RuntimeError):
 
 
 class Streams:
-    """Filters for many series. Each call processes a batch of observations and returns arrays of estimates.
+    """Filters many series. Each call processes a batch of observations and returns arrays of estimates.
 
     An object must be used from one thread at a time.
 
     Args:
-        columns, model, levels, horizon, alarm, minimum, maximum, tz: see `rfa.Stream`. They apply to all series.
-        limit: maximum number of series.
-        threads: number of threads among which a batch is divided.
+        columns, model, levels, horizon, alarm, minimum, maximum, tz: See `rfa.Stream`. They apply to all series.
+        limit: Maximum number of series.
+        threads: Number of threads among which a batch is divided.
 
     Attributes:
-        request: the requested outputs.
+        request: Outputs that each step returns.
 
     Raises:
         ValueError: If an argument is invalid. The message names it.
-        FileNotFoundError: If there is no such bundle.
+        FileNotFoundError: If the bundle does not exist.
     """
 
     def __init__(
@@ -127,10 +127,10 @@ class Streams:
         """Filter a batch of observations. Rejected rows change no state.
 
         Args:
-            keys: key of the series of each row, `[R]`: any hashable values, or an integer array returned by `handles`.
-            times: time of each row, `[R]`: numbers, or `datetime64`, which is converted to seconds since 1970. Times
+            keys: Key of the series of each row, `[R]`: any hashable values, or an integer array returned by `handles`.
+            times: Time of each row, `[R]`: numbers, or `datetime64`, which is converted to seconds since 1970. Times
                 must be in order within each series.
-            values: observations `[R, P]`, or `[R]` for one column. NaN marks a missing value.
+            values: Observations `[R, P]`, or `[R]` for one column. NaN marks a missing value.
 
         Returns:
             Arrays with one row per observation: `mean` and `std` `[R, P]`, `interval` `[R, levels, P, 2]`, `innovation`
@@ -277,8 +277,8 @@ class Streams:
         return [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
 
     def _filter(self, work: _Work, part: slice) -> None:
-        """Filter sorted rows in blocks. If the results of a row are not finite, the later rows of its series are
-        filtered again."""
+        """Filter sorted rows in blocks. If the results of a row are not finite, it is rejected and the later rows of
+        its series are filtered again."""
         for first in range(part.start, part.stop, BLOCK_ROWS):
             index = np.arange(first, min(first + BLOCK_ROWS, part.stop))
             while len(index):

@@ -1,4 +1,4 @@
-"""Find the filter that a caller names."""
+"""Find the filter for the model name, bundle or linear system that a caller passes."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from rfa.runtime.series.filter import MIXTURE, SeriesRuntime, hold_to_golden, op
 
 # Maximum number of bundles that stay open.
 MOST_OPEN: Final = 4
-# The bundle with the network for any series.
+# Name of the bundle with the series network.
 SERIES = "series"
-# Returns the filters for a series with this key, each with the columns that it filters.
+# A function of the key and a series that returns its filters, each with the columns of the series that it filters.
 Filters = Callable[[Key, Series], Sequence[tuple[Series, FilterRuntime]]]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A filter for a given number of columns.
+    """A filter for a fixed number of columns.
 
     Attributes:
         name: "default", the name of a default bundle, its directory, "auto" or "auto-joint".
-        digest: digest of the bundle; a state can only be continued with the same digest.
-        system: description of the linear system as JSON types, if a system was given instead of a name.
+        digest: Digest of the bundle. A state can only be continued by a model with the same digest.
+        system: Description of the linear system as JSON types. None if the model was specified by its name.
     """
 
     name: str
@@ -63,28 +63,25 @@ def usual_model() -> str:
 def find_model(
     model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
 ) -> Model:
-    """Return the model with this name for a number of columns, and a number of columns whose future values are known.
+    """Return the model with this name for a number of columns.
+
+    Args:
+        model: Name of the model. None selects the default.
+        columns: Number of columns. If None, it is that of the bundle, or 1 if the bundle accepts any number.
+        system: Linear system to use instead of a named model. See `rfa.runtime.filters.system`.
+        known: Number of additional columns whose future values are known.
 
     Raises:
-        ValueError, FileNotFoundError: See `_find_model`. A ValueError is also raised if the model does not support
-            columns whose future values are known.
+        ValueError: If the model requires another number of columns, is not a filter, or does not support columns whose
+            future values are known.
+        FileNotFoundError: If the bundle does not exist.
     """
     found = _find_model(model, columns, system)
     return replace(found, runtime=found.runtime.with_covariates(known)) if known else found
 
 
 def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """Return the model with this name for a number of columns.
-
-    Args:
-        model: name of the model. None selects the default.
-        columns: number of columns. None uses the number of columns of the bundle, or 1 if it accepts any number.
-        system: linear system to use instead of a named model, see `rfa.runtime.filters.system`.
-
-    Raises:
-        ValueError: If the model requires another number of columns, or is not a filter.
-        FileNotFoundError: If there is no such bundle.
-    """
+    """Return the model with this name for a number of columns. See `find_model`."""
     if system is not None:
         _check_for_system(model)
         return _system_model(system, columns)
@@ -108,7 +105,7 @@ def _find_model(model: str | Path | None, columns: int | None, system: Mapping[s
 
 
 def _open(path: Path) -> Bundle:
-    """Open a bundle. It is opened again only if its manifest, which contains all file hashes, has changed."""
+    """Open a bundle. The opened bundle is cached until its manifest, which contains all file hashes, changes."""
     manifest = path / MANIFEST_FILE
     return _opened(path.absolute(), sha256(manifest.read_bytes()) if manifest.is_file() else "")
 
@@ -122,15 +119,20 @@ def series_runtime(bundle: Bundle, columns: int) -> SeriesRuntime:
     """Load the series network for a number of columns.
 
     Raises:
-        BundleError: If it does not reproduce its golden outputs.
+        BundleError: If the network does not reproduce its golden outputs.
         ValueError: If there are too many columns.
     """
     return _checked_network(bundle).sized(columns)
 
 
 def mixture_runtime(columns: int) -> SeriesRuntime:
-    """Load the default model, which is a mixture, for a number of columns. It raises the same errors as
-    `series_runtime`."""
+    """Load the default model, which is a mixture, for a number of columns.
+
+    Raises:
+        BundleError: If the network does not reproduce its golden outputs.
+        ValueError: If there are too many columns.
+        FileNotFoundError: If the bundle of the network does not exist.
+    """
     return _mixture(_open(find_bundle(SERIES))).sized(columns)
 
 
@@ -150,21 +152,22 @@ def _checked_network(bundle: Bundle) -> SeriesRuntime:
 
 
 def check_mixture(runtime: FilterRuntime, option: str) -> None:
-    """Check that the forecasts of a model have weights, that is, that the model is a mixture.
+    """Check that the model is a mixture, because only the forecasts of a mixture have weights.
 
     Raises:
-        ValueError: If the model is not a mixture. The message names the option.
+        ValueError: If the model is not a mixture. The message names `option`.
     """
     if not runtime.experts:
         raise ValueError(f"{option} requires a mixture such as default, but the model is {runtime.name!r}")
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
-    """Return the filters for all series. If `system` contains fitted models, each column gets its own filter;
-    otherwise, one filter is used for all.
+    """Return a function that selects the filters of a series. If `system` contains fitted models, each column gets its
+    own filter. Otherwise, all series use one filter.
 
     Raises:
-        ValueError, FileNotFoundError: See `find_model`.
+        ValueError: If `model` or `system` is invalid, or both are set.
+        FileNotFoundError: If the bundle does not exist.
     """
     if are_models(system):
         _check_for_system(model)
@@ -174,9 +177,9 @@ def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | 
 
 
 def with_covariates(filters_of: Filters) -> Filters:
-    """Add the known future values of each series to its filters.
+    """Wrap `filters_of` so that the filters of a series accept its columns whose future values are known.
 
-    The returned function raises an InvalidInput if a filter does not support columns whose future values are known.
+    The returned function raises an InvalidInput if a filter does not support such columns.
     """
 
     def parts(key: Key, series: Series) -> Sequence[tuple[Series, FilterRuntime]]:
@@ -197,11 +200,8 @@ def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInput
 
 
 def own_filters(models: object) -> Callable[[Key, Series], list[tuple[Series, SystemRuntime]]]:
-    """Return a function that splits a series into columns, and returns each column with the filter for its system in
-    `models`.
-
-    That function raises a ValueError if a column has no system.
-    """
+    """Return a function that splits a series into columns. For each column, it returns the filter for its system in
+    `models`, and raises a ValueError if there is none."""
 
     def parts(key: Key, series: Series) -> list[tuple[Series, SystemRuntime]]:
         is_only = len(series.names) == 1

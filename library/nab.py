@@ -1,18 +1,18 @@
 """The public scoring rules of the Numenta Anomaly Benchmark (NAB).
 
 Source: Lavin and Ahmad, Evaluating Real-time Anomaly Detection Algorithms (2015), and the benchmark's scorer. A row is
-a detection if its anomaly score reaches one threshold, the same for the whole corpus. With
+a detection if its anomaly score is at least the threshold, which is the same for the whole corpus. With
 
     s(y) = 2 / (1 + e^{5 y}) - 1,   s = -1 from y = 3 on
 
     in a window    the earliest detection scores A_TP s(y) / s(-1) with y = -(right - i + 1) / width; a miss costs A_FN
-    outside        every detection costs A_FP s(y), y = (i - right) / (width - 1) behind the last window (y = 3 where
-                   there was none)
+    outside        every detection costs A_FP s(y), y = (i - right) / (width - 1) after the last window before it, and
+                   y = 3 if there is none
     probation      the first min(floor(0.15 N), 750) rows are not scored
 
-and the sum S over the series becomes 100 (S - S_null) / (S_perfect - S_null) with S_null = -A_FN W (no detection) and
-S_perfect = A_TP W, W the number of windows with a row to score in the series given. A part of the corpus therefore has
-its own 0 and 100, and its score cannot be compared with that of the whole.
+the sum S over the series is scaled to 100 (S - S_null) / (S_perfect - S_null). S_null = -A_FN W is the sum without
+detections and S_perfect = A_TP W the best possible sum, where W is the number of windows that contain a scored row. For
+a subset of the corpus, W is smaller, so its score cannot be compared with that of the whole corpus.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ PROFILES = {
 
 @dataclass(frozen=True)
 class Labelled:
-    """A series of `length` rows, with windows as pairs (first row, last row) and the first row that is scored."""
+    """A series with labelled windows.
+
+    Attributes:
+        length: Number of rows.
+        windows: First and last row of each window.
+        start: First row that is scored.
+    """
 
     name: str
     length: int
@@ -60,8 +66,14 @@ class Labelled:
 
 
 class Detected(NamedTuple):
-    """Detections in one series at one threshold: the number of windows, of detected windows and of rows with false
-    alarms, and the sum S."""
+    """Detections in one series at one threshold.
+
+    Attributes:
+        windows, found: Number of windows that contain a scored row, and number of these windows that contain a
+            detection.
+        false_alarms: Number of detections outside windows.
+        score: Sum S, not scaled.
+    """
 
     windows: int
     found: int
@@ -86,10 +98,9 @@ def scaled_sigmoid(position: np.ndarray) -> np.ndarray:
 
 
 def row_weights(series: Labelled) -> tuple[np.ndarray, np.ndarray]:
-    """Return the value of a detection at each row, without the weights of a profile, and the index of the window that
-    contains the row, or -1 if there is none.
+    """Return the score of a detection at each row, without the weights of a profile, and the index of its window.
 
-    Values are in (0, 1] inside a window and in [-1, 0) outside.
+    The score is in (0, 1] inside a window and in [-1, 0) outside. The index is -1 outside.
     """
     weight, window = np.full(series.length, -1.0), np.full(series.length, -1)
     for number, (first, last) in enumerate(series.windows):
@@ -105,7 +116,8 @@ def score_changes(series: Labelled, anomaly: np.ndarray, profile: Profile) -> np
     """Return the increase of S, `[length - start]`, when the threshold is lowered to the anomaly score of each scored
     row.
 
-    Inside a window, a row counts only as much as it improves on the best earlier row.
+    Only the best detection in a window is scored. Inside a window, the increase is the improvement over the rows with
+    higher anomaly scores.
     """
     weight, window = row_weights(series)
     change = np.where(window < 0, profile.false_alarm * weight, 0.0)
@@ -136,8 +148,8 @@ def count_windows(series: Labelled) -> int:
 
 
 def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> float:
-    """Scale S so that no detections give 0, and a detection at the first row of every window without false alarms gives
-    100."""
+    """Scale the sum S, `total`, to 0 for no detections, and to 100 for a detection at the first scored row of every
+    window and no false alarms."""
     count = sum(count_windows(series) for series in corpus)
     if not count:
         raise ValueError("there are no windows to score")

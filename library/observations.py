@@ -1,4 +1,4 @@
-"""Conversion of observations and times to the types that the runtime uses."""
+"""Convert observations and times to the types that the runtime uses."""
 
 from __future__ import annotations
 
@@ -28,7 +28,12 @@ def seconds_since_1970(t: Any) -> float:
 
 
 def numbers(y: Any, size: int) -> list[float | None] | None:
-    """Convert an observation to the form that filters use, with None for missing values."""
+    """Convert an observation of `size` columns to a list of numbers, with None for missing values. Return None if `y`
+    is None.
+
+    Raises:
+        ValueError: If `y` has another number of columns, or a value is not finite or too large.
+    """
     if y is None:
         return None
     values = y.tolist() if hasattr(y, "tolist") else y
@@ -51,8 +56,8 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
 
 
 def known_values(known: Mapping[str, Any], columns: Sequence[str], leads: int) -> np.ndarray | None:
-    """Return the values of the known columns at some horizons, with shape `[leads, K]` and NaN where they are unknown.
-    If there are no known columns, return None.
+    """Return the values of the known columns at `leads` horizons, `[leads, K]`. Unknown values are NaN. Return None if
+    there are no known columns.
 
     Raises:
         ValueError: If `known` contains another column, or if a column contains too many numbers or a number that is too

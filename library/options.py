@@ -1,5 +1,4 @@
-"""Options for the outputs of a filter: intervals, forecasts, alarms and samples. Their limits are the same as in the
-server."""
+"""Options for intervals, forecasts, alarms and samples. Their limits are the same as in the server."""
 
 from __future__ import annotations
 
@@ -28,14 +27,16 @@ AlarmRule = float | str | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What to compute for each observation.
+    """Outputs that a filter computes for each observation.
 
     Attributes:
-        horizon: horizons in units of the times.
-        alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`. None disables alarms.
-        limits: lowest and highest possible value. None means no limit.
-        weights: whether forecasts contain the weights of the models in the mixture.
-        tz: time zone of the days and weeks that the model uses.
+        levels: Levels of the intervals.
+        horizon: Horizons of the forecasts, in units of the times.
+        alarm: Alarm options, with the names of the fields of `alarm` in `POST /filter`. If None, there are no alarms.
+        samples: Number of samples of the state.
+        limits: Lowest and highest possible value. None means no limit.
+        weights: Whether forecasts contain the weights of the models in the mixture.
+        tz: Time zone of the days and weeks that the model uses.
     """
 
     levels: tuple[float, ...]
@@ -58,7 +59,7 @@ class OutputOptions:
         weights: bool = False,
         tz: str = "UTC",
     ) -> OutputOptions:
-        """Check the values of options, and return them as an object.
+        """Check the values of options, and return them as an object. `alarm` may be a rate or the alarm options.
 
         Raises:
             ValueError: If an option is invalid. The message names the argument.
@@ -132,7 +133,7 @@ def check_whole(name: str, value: int, most: int) -> None:
     """Check that a value is an integer from 0 to `most`.
 
     Raises:
-        ValueError: If it is not. The message names the argument.
+        ValueError: If the value is not such an integer. The message names the argument.
     """
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise ValueError(f"{name} must be an integer from 0 to {most}, got {value!r}")
@@ -142,7 +143,7 @@ def check_seed(seed: int) -> None:
     """Check a random seed.
 
     Raises:
-        ValueError: If it is invalid.
+        ValueError: If the seed is not an integer from 0 to LARGEST_SEED.
     """
     check_whole("seed", seed, LARGEST_SEED)
 

@@ -17,27 +17,28 @@ from rfa.data import Table as LoadedTable
 from rfa.library.frames import CLOCK_NAME, Clock, Data, FileData, data_of
 from rfa.runtime.outputs import FilterWarning
 
-# Beginnings of notes that are not warnings. HARMLESS_END is the end of such a note.
+# Notes that begin with one of these texts, or end with HARMLESS_END, are not shown as warnings.
 HARMLESS: Final = (
     "times: ", "no time column", "left out", "rows were in reverse order", "date and time of day", "series: ", "sheet ",
     "annotated CSV", "SQLite: ", "each row is a series", "the values of 'target'",
 )  # fmt: skip
 HARMLESS_END: Final = "are missing values"
 
-# Maximum number of series whose diagnostics are warned about.
+# Maximum number of series whose diagnostics are shown as warnings.
 MOST_WARNED: Final = 5
 
 
 @dataclass
 class Table:
-    """The data of a caller, and the series that they contain.
+    """The data of a caller and the series that they contain.
 
     Attributes:
-        read: the table that the loader returned.
-        series: series by key. If there is only one series, its key is ().
-        by: key columns.
-        failed: error messages of series that could not be read or processed.
-        diagnostics: warnings about the results of series.
+        data: Data of the caller.
+        read: Table that the loader returned.
+        series: Series by key. If there is only one series, its key is ().
+        by: Names of the key columns.
+        failed: Error messages of series that could not be read or processed.
+        diagnostics: Warnings about the results of series.
     """
 
     data: Data
@@ -53,7 +54,7 @@ class Table:
         return len(next(iter(self.series.values())).names)
 
     def each(self, work: Callable[[Key, Series], Any]) -> dict[Key, Any]:
-        """Call a function for each series. Warn about series that failed, and about diagnostics of the results.
+        """Call `work` for each series. Warn about series that failed, and about diagnostics of the results.
 
         Raises:
             ValueError: If all series failed.
@@ -84,7 +85,11 @@ class Table:
         return found
 
     def future_times(self, series: Series, horizon: str) -> np.ndarray:
-        """Return the times of the future rows up to `horizon`. It raises the same errors as the loader."""
+        """Return the times of the future rows up to `horizon`.
+
+        Raises:
+            ValueError: If the horizon is invalid for this series.
+        """
         with _arguments():
             return future_times(series, horizon)
 

@@ -29,8 +29,8 @@ def run_series(
     """
     alarms = request.alarms
     if alarms.needs_times and series.clock is None:
-        needs = "the alarm rate is a number per time" if alarms.needs_times == "rate" else "mute contains times"
-        raise ValueError(f"{needs}, but the data have no time column; use a share of the rows such as 0.001")
+        needs = "an alarm rate per time requires" if alarms.needs_times == "rate" else "the option mute requires"
+        raise ValueError(f"the data have no time column, which {needs}; name the time column, or change this option")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {rows_of(series)[row] + 1}: times must be at most {LARGEST_TIME:g} in absolute value")
     if is_most(alarms, step := usual_step(series)):
@@ -58,7 +58,8 @@ def check_sizes(series: Series, first_row: int = 1) -> None:
     """Check that no value exceeds LARGEST_OBSERVATION in absolute value.
 
     Args:
-        first_row: number of the first row of the table, used in messages.
+        series: The series to check.
+        first_row: Number that messages use for the first row of the table.
 
     Raises:
         ValueError: If a value is larger. The message names its row and column.

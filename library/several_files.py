@@ -1,4 +1,5 @@
-"""Read directories, patterns and lists of files. Files are processed separately, and the results concatenated."""
+"""Read directories, patterns and lists of files. Each file is processed separately, and the results are
+concatenated."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from rfa.library.reading import describe_failures, stack_level
 from rfa.runtime.filters.fitted import Models
 from rfa.runtime.uncertainty.alarms import count_alarms
 
-# The first column of joined results, with the name of the file.
+# Name of the first column of concatenated results. It contains the name of the file.
 FILE: Final = "file"
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,7 +61,8 @@ def _of_file(named: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def named_sources(data: Any) -> dict[str, str] | None:
-    """Return files by name, or by path if names are not unique. Return None if the data are not several files."""
+    """Return the paths of several files by name, or by path if names are not unique. Return None if `data` is a single
+    file, or neither a path nor a list of paths."""
     is_one = isinstance(data, str | Path)
     listed = [data] if is_one else data if isinstance(data, list | tuple) else []
     if not listed or not all(isinstance(one, str | Path) for one in listed):

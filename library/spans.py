@@ -1,4 +1,4 @@
-"""Forecast horizons, as numbers of rows or durations such as "6h"."""
+"""Convert forecast horizons, which are numbers of rows or durations such as "6h"."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def seconds_of(span: Span) -> float:
     """Convert a duration such as "6h" to seconds.
 
     Raises:
-        ValueError: If it is not a positive duration.
+        ValueError: If `span` is not a positive duration.
     """
     if isinstance(span, str):
         number, unit = duration(span) or (0.0, None)
@@ -58,7 +58,7 @@ def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
     """Convert horizons to numbers in units of the times. Durations become seconds.
 
     Raises:
-        ValueError: If one of them is invalid.
+        ValueError: If `horizon` is not a list, or an entry is invalid.
     """
     if isinstance(horizon, str) or not isinstance(horizon, Iterable):
         raise ValueError("horizon must be a list of numbers in units of the times, or of durations such as '6h'")

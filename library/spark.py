@@ -1,7 +1,8 @@
-"""Streams with keys on Spark, with `SeriesProcessor` for `transformWithState`. It needs pyspark (`rfa-server[spark]`).
+"""Filter streams with keys on Spark. `SeriesProcessor` is a processor for `transformWithState`. It needs pyspark
+(`rfa-server[spark]`).
 
-Spark keeps the state of each series in its state store and commits it with the offsets of the micro-batch. A batch that
-fails or is killed is therefore not counted twice.
+Spark keeps the state of each series in its state store and commits it with the offsets of the micro-batch. If a batch
+fails or is killed, its rows are therefore not counted twice.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ _STATE = StructType([StructField("state", BinaryType())])
 
 
 class SeriesProcessor(StatefulProcessor):  # type: ignore[misc]
-    """Processor that filters the rows of each key of a stream. The rows of a micro-batch are sorted by time.
+    """Filters the rows of each key of a stream. The rows of a micro-batch are sorted by time.
 
     Args:
-        schema: schema of the rows, `df.schema`.
-        key, time, values, fields, tz, options: see `rfa.filter_table`.
+        schema: Schema of the rows, `df.schema`.
+        key, time, values, fields, tz, options: See `rfa.filter_table`.
 
     Attributes:
-        output: schema of the output, for `outputStructType`.
+        output: Schema of the output, for `outputStructType`.
     """
 
     def __init__(

@@ -1,5 +1,8 @@
-"""Conversion of the state of a stream to bytes: a magic word, the length of a description, the description as JSON, and
-the compressed state of the filter."""
+"""Convert the state of a stream to bytes and back.
+
+The bytes contain a magic word, the length of a description, the description as JSON, and the compressed state of the
+filter.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ class StoredStream:
     """Description of a stream, which is part of its state.
 
     Attributes:
-        covariates: names of the columns whose future values are known.
-        late: length of the window for late rows. None if late rows are not accepted.
-        payload: the compressed state of the filter, followed by the window for late rows.
+        model, request: The filter, and its outputs.
+        covariates: Names of the columns whose future values are known.
+        late: Length of the window for late rows. None if late rows are not accepted.
+        payload: Compressed state of the filter, followed by the window for late rows.
     """
 
     model: Model
@@ -54,10 +58,11 @@ def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream
     """Return the description of the stream in a state.
 
     Args:
-        model: directory of the bundle, if it was moved.
+        state: State of a stream, as bytes.
+        model: Directory of the bundle, if it was moved.
 
     Raises:
-        ValueError: If the bytes are not a state of a stream, or belong to another version of its model.
+        ValueError: If `state` is not a state of a stream, or belongs to another version of its model.
         FileNotFoundError: If the bundle is missing.
     """
     description, payload = split_description(state)

@@ -1,4 +1,5 @@
-"""State tokens: the state of a stream as text, in the format that a server returns and accepts."""
+"""Convert the state of a stream to a state token and back. A state token is text that a server also returns and
+accepts."""
 
 from __future__ import annotations
 
@@ -17,12 +18,12 @@ TOKEN_SECONDS: Final = 86_400
 
 @dataclass(frozen=True)
 class TokenAccess:
-    """Settings with which tokens are sealed and opened.
+    """Seals and opens state tokens.
 
     Args:
-        keys: The server's RFA_STATE_KEYS. Tokens are sealed with the first key.
-        api_key: The API key of the requests, if the server requires one.
-        audience: The server's RFA_STATE_AUDIENCE.
+        keys: RFA_STATE_KEYS of the server. Tokens are sealed with the first key.
+        api_key: API key of the requests, if the server requires one.
+        audience: RFA_STATE_AUDIENCE of the server.
         seconds: Lifetime of a token, in seconds.
     """
 
@@ -43,7 +44,7 @@ class TokenAccess:
         """Return the packed stream that a token contains.
 
         Raises:
-            ValueError: If a key is invalid, if the token has expired, or if it does not belong to these keys or to this
+            ValueError: If a key is invalid, or if the token has expired or does not belong to these keys or to this
                 model.
         """
         most = model.runtime.state_bytes + packed_bytes(model.runtime)

@@ -1,4 +1,4 @@
-"""`rfa.Stream`: filter a live stream in this process. Its state can be saved as bytes, or as a state token of the
+"""Filter a live stream in this process, with `rfa.Stream`. Its state can be saved as bytes, or as a state token of the
 server."""
 
 from __future__ import annotations
@@ -40,37 +40,37 @@ Observation = float | Sequence[float | None] | np.ndarray | None
 
 
 class Stream:
-    """A filter for a live stream, which computes one estimate for each observation.
+    """Filters a live stream and computes one estimate for each observation.
 
     The results are the same, bit for bit, as those of `rfa.filter` for the whole series, and of `/filter/stream` of the
     server. A stream must be used from one thread at a time.
 
     Args:
-        columns: number of columns of each observation. The default is the number of columns of the bundle, or 1 if it
+        columns: Number of columns of each observation. The default is the number of columns of the bundle, or 1 if it
             accepts any number.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any series),
             "auto" (needs no training; it is the default if the bundle of "series" is missing), "auto-joint" (scores
             rows by the correlation of their columns), the name of a default bundle, or the directory of a bundle.
-        system: a linear system given by its matrices or as a preset, which replaces `model`. See the guide to systems.
-        levels: levels of the intervals.
-        horizon: horizons of the forecasts to compute at each step, in units of the times, or as durations such as "6h"
+        system: A linear system given by its matrices or as a preset, which replaces `model`. See the guide to systems.
+        levels: Levels of the intervals.
+        horizon: Horizons of the forecasts to compute at each step, in units of the times, or as durations such as "6h"
             if times are in seconds. Their intervals adapt to the stream.
-        alarm: a rate such as "1/day" (with times in seconds) or 0.001 (of the observations), or the fields of the
-            server's `alarm`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
-        samples: number of samples of the state to return with each step.
-        minimum, maximum: smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
-        weights: whether each step contains the `weights` of the models that "default" combines, by name, for each
+        alarm: A rate such as "1/day" (with times in seconds), a share of the observations such as 0.001, or the fields
+            of `alarm` in `POST /filter`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
+        samples: Number of samples of the state to return with each step.
+        minimum, maximum: Smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
+        weights: Whether each step contains the `weights` of the models that "default" combines, by name, for each
             horizon and column.
-        known: names of columns whose future values are known, such as a price or a holiday. See `update`.
-        seed: seed of the samples.
-        tz: time zone of the days and weeks that the default model uses, such as "Europe/Berlin". Times must be in
+        known: Names of columns whose future values are known, such as a price or a holiday. See `update`.
+        seed: Seed of the samples.
+        tz: Time zone of the days and weeks that the default model uses, such as "Europe/Berlin". Times must be in
             seconds since 1970.
-        late: window in which late observations are accepted, such as "5min" (with times in seconds) or 300.0, at most
+        late: Window in which late observations are accepted, such as "5min" (with times in seconds) or 300.0, at most
             512 rows back. After a late observation, the results are the same, bit for bit, as if all observations had
-            arrived in order. None rejects late observations.
+            arrived in order. By default, late observations are rejected.
 
     Attributes:
-        refused: number of rejected observations.
+        refused: Number of rejected observations.
 
     Raises:
         ValueError: If an argument is invalid. The message names it.
@@ -145,7 +145,7 @@ class Stream:
 
     @property
     def time(self) -> float | None:
-        """Time of the last observation, or None before the first one."""
+        """Time of the last observation. None before the first observation."""
         return self._time if self._count else None
 
     @property
@@ -173,11 +173,11 @@ class Stream:
         continue.
 
         Args:
-            t: time of the observation, as a number or a date. A date is converted to seconds since 1970, and is in UTC
-                unless it has a time zone. None uses the number of the row.
-            y: a number, or one number per column. None and NaN mark missing values.
-            noise: factor by which the standard deviation of the measurement noise is multiplied.
-            known: for each known column, the value at this time, or a list of this value and the values at each
+            t: Time of the observation, as a number or a date. A date is converted to seconds since 1970, and is in UTC
+                unless it has a time zone. If None, the number of the row is used.
+            y: A number, or one number per column. None and NaN mark missing values.
+            noise: Factor by which the standard deviation of the measurement noise is multiplied.
+            known: For each known column, the value at this time, or a list of this value and the values at each
                 `horizon`. Values that are left out or None are unknown.
 
         Returns:
@@ -187,9 +187,9 @@ class Stream:
             filtered again.
 
         Raises:
-            RefusedRow: If the observation is not finite or too large, has another number of columns, is earlier than
+            RefusedRow: If the observation is not finite, is too large, has another number of columns, is earlier than
                 the last observation or the window of `late`, or repeats an observation in that window. It is a
-                ValueError.
+                subclass of ValueError.
         """
         time: float | None = None
         try:
@@ -265,10 +265,9 @@ class Stream:
         """Forecast observations from the current state. This does not change the stream.
 
         Args:
-            horizon: a number of rows, which are one typical time step of this stream apart; a duration such as "6h" for
-                all
-                rows in it; or a list of horizons in units of the times.
-            known: for each known column, the values at these horizons. Values that are left out or None are unknown.
+            horizon: A number of rows, which are one typical time step of this stream apart; a duration such as "6h"
+                for all rows in it; or a list of horizons in units of the times.
+            known: For each known column, the values at these horizons. Values that are left out or None are unknown.
 
         Returns:
             One forecast per horizon, with `t`, `mean`, `std` and `interval["0.9"]`. The last three are lists with one
@@ -303,10 +302,11 @@ class Stream:
         interruption.
 
         Args:
-            model: directory of the bundle, if it was moved.
+            state: Value of `state` of the earlier stream.
+            model: Directory of the bundle, if it was moved.
 
         Raises:
-            ValueError: If the bytes are not a state of a stream, or belong to another version of its model.
+            ValueError: If `state` is not a state of a stream, or belongs to another version of its model.
             FileNotFoundError: If the bundle is missing.
         """
         found = stored_stream(state, model)
@@ -318,11 +318,11 @@ class Stream:
         """Return the state as a state token, which can be sent as `state` to `/filter` or `/filter/stream` of a server.
 
         Args:
-            key: key from RFA_STATE_KEYS of the server. If several keys are given, separated by commas, the first one
+            key: Key from RFA_STATE_KEYS of the server. If several keys are given, separated by commas, the first one
                 seals the token.
-            api_key: the API key that the request will contain, if the server requires one.
+            api_key: The API key that the request will contain, if the server requires one.
             audience: RFA_STATE_AUDIENCE of the server.
-            seconds: lifetime of the token in seconds.
+            seconds: Lifetime of the token in seconds.
 
         Raises:
             ValueError: If the key is invalid.
@@ -353,12 +353,12 @@ class Stream:
         tz: str = "UTC",
         late: Late | None = None,
     ) -> Stream:
-        """Create a stream from a state token of the server, with the same results, bit for bit.
+        """Create a stream from a state token of the server. It continues with the server's results, bit for bit.
 
         Args:
-            token: the `state` of a reply of `/filter` or `/filter/stream`.
+            token: The `state` of a reply of `/filter` or `/filter/stream`.
             key: RFA_STATE_KEYS of the server.
-            columns: number of columns, as in the requests to the server. The other arguments must also match these
+            columns: Number of columns, as in the requests to the server. The other arguments must also match these
                 requests, because a token does not contain them.
 
         Raises:

@@ -1,4 +1,4 @@
-"""`rfa.filter_table`: filter an Arrow table that contains rows of many series, and return the same rows with estimates.
+"""Filter an Arrow table that contains rows of many series, with `rfa.filter_table`, and return the rows with estimates.
 
 States are read from a column and returned in it, so an engine that distributes tables also distributes the states of
 the filters. `TableFilter` filters a table in parts.
@@ -26,7 +26,7 @@ Array = np.ndarray
 FIELDS: Final = (
     "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm", "outlier", "forecast",
 )  # fmt: skip
-# Rows per call of `Streams.step`, whose outputs contain more than is returned.
+# Rows per call of `Streams.step`. Its outputs contain more arrays than are returned, so their memory must be bounded.
 STEP_ROWS: Final = 65_536
 # Column name of a pandas index without a name.
 _INDEX: Final = re.compile(r"__index_level_\d+__")
@@ -34,15 +34,15 @@ _INDEX: Final = re.compile(r"__index_level_\d+__")
 
 @dataclass(frozen=True)
 class TableColumns:
-    """Columns of the input, and the estimates to compute.
+    """Columns of the input, and names of the estimates to compute.
 
     Attributes:
-        key: columns that identify the series.
-        time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
-        values: columns to filter. () selects all numeric columns that are not the key, time or state.
-        state: name of the column that contains states. None if there is no such column.
-        fields: names of the estimates to return, from FIELDS.
-        tz: time zone of dates without a time zone.
+        key: Names of the columns that identify the series.
+        time: Name of the time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
+        values: Names of the columns to filter. () selects all numeric columns that are not the key, time or state.
+        state: Name of the column that contains states. None if there is no such column.
+        fields: Names of the estimates to return, from FIELDS.
+        tz: Time zone of dates without a time zone.
     """
 
     key: tuple[str, ...]
@@ -81,16 +81,16 @@ class TableColumns:
 
 
 class TableFilter:
-    """Filter for tables of many series. A large table can be passed in parts.
+    """Filters tables that contain many series. A large table can be passed in parts.
 
     Args:
-        columns: the columns of the table, including the value columns. See `TableColumns.of`.
-        options: options of `rfa.Streams`.
+        columns: Columns of the table, including the value columns. See `TableColumns.of`.
+        options: Options of `rfa.Streams`.
 
     Attributes:
-        refused: number of rows without estimates, because `rfa.Streams.step` rejected them, or because they have no key
+        refused: Number of rows without estimates, because `rfa.Streams.step` rejected them, or because they have no key
             or time.
-        alarms: number of rows that raised an alarm.
+        alarms: Number of rows that raised an alarm.
     """
 
     def __init__(self, columns: TableColumns, **options: Any) -> None:
@@ -102,9 +102,9 @@ class TableFilter:
         """Filter a table, and return its rows with their estimates, in the same order.
 
         Args:
-            table: a pyarrow table or record batch.
-            is_sorted: whether the rows of each series must be sorted by time; rows that are not are rejected.
-                Otherwise, each series of this table is sorted first.
+            table: A pyarrow table or record batch.
+            is_sorted: Whether the rows of each series are sorted by time already. If so, rows that are out of order
+                are rejected. Otherwise, each series of this table is sorted first.
 
         Raises:
             ValueError: If a column has the wrong type, or a state does not belong to this model.
@@ -208,17 +208,17 @@ def filter_table(
     The results of each series are the same, bit for bit, as those of `rfa.filter` for this series alone.
 
     Args:
-        table: a pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
-            frame. Rows may be in any order, and the result keeps it. Each series is filtered in the order of its times.
-        key: columns that identify the series.
-        time: time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
-        values: columns to filter. The default is all other numeric columns.
-        state: name of a column of states, as bytes. If a series has a state in the input, it continues from its first
-            state; otherwise, it starts anew. In the output, the last row of each series contains its state.
-        fields: estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
+        table: A pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
+            frame. Rows may be in any order, which the result preserves. Each series is filtered in order of time.
+        key: Columns that identify the series.
+        time: Time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
+        values: Columns to filter. The default is all other numeric columns.
+        state: Name of a column of states, as bytes. A series with states in the input continues from the first of
+            them. Any other series is new. In the output, the last row of each series contains its state.
+        fields: Estimates to return: "mean", "std", "interval", "weight", "nis", "anomaly", "confidence", "alarm",
             "outlier", "forecast".
-        tz: time zone of dates without a time zone, and of the days and weeks that models use.
-        options: options of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
+        tz: Time zone of dates without a time zone, and of the days and weeks that models use.
+        options: Options of `rfa.Streams`: model, levels, horizon, alarm, minimum, maximum, limit, threads.
 
     Returns:
         The table with the columns of `rfa.filter` for each column x. For each horizon, such as 3600, it also contains
@@ -257,13 +257,14 @@ def filter_batches(
     If the time of a row is before the last time of its series in an earlier batch, its estimates are null.
 
     Args:
-        batches: record batches or tables with the same schema.
-        is_grouped: whether the rows of each series are consecutive, for example because the table is sorted by key and
+        batches: Record batches or tables with the same schema.
+        is_grouped: Whether the rows of each series are consecutive, for example because the table is sorted by key and
             time. In that case, the number of series is not limited.
-        key, time, values, fields, tz, options: see `filter_table`.
+        key, time, values, fields, tz, options: See `filter_table`.
 
     Raises:
-        ValueError, StreamsFull: See `filter_table`.
+        ValueError: If an argument or a column is invalid. The message names it.
+        StreamsFull: If there are more series than `limit`.
     """
     keys, chosen = ((one,) if isinstance(one, str) else tuple(one) for one in (key, values))
     work: TableFilter | None = None

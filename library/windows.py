@@ -1,4 +1,4 @@
-"""Labelled time windows in which something was wrong, according to people or records."""
+"""Read labelled time windows, in which something was wrong."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Windows:
     """Labelled windows of all series or of single series.
 
     Attributes:
-        spans: first and last time of each window, in the units of the series, `[W, 2]`.
-        labels: other values of each window, by column. Values in a key column of the data name the series that the
-            window belongs to. An empty value matches any series.
-        matched: indices of the windows that have matched a series so far.
+        spans: First and last time of each window, in the units of the series, `[W, 2]`.
+        labels: Other values of each window, by column. Values in a key column of the data select the series of the
+            window. An empty value selects all series.
+        matched: Indices of the windows that have matched a series so far.
     """
 
     spans: np.ndarray
@@ -32,7 +32,7 @@ class Windows:
     matched: set[int] = field(default_factory=set)
 
     def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
-        """Return the windows of a series, sorted by time. Overlapping windows are merged."""
+        """Return the windows of the series with this key, sorted by time. Overlapping windows are merged."""
         own = dict(zip(by, map(str, key), strict=True))
         found: list[tuple[float, float]] = []
         for k, (begin, end) in sorted(enumerate(self.spans.tolist()), key=lambda each: each[1]):
@@ -57,7 +57,7 @@ class Windows:
             if k not in self.matched
         )
         if len(names) == len(self.spans):
-            raise ValueError(f"no window belongs to any of the series; the first window names {names[0]}")
+            raise ValueError(f"no window matches any series; the first one is {names[0]}")
         return names
 
 
@@ -65,8 +65,8 @@ def read_windows(source: str | Path | Sequence[Sequence[float]], tz: str) -> Win
     """Read windows from pairs of times, or from a file with the columns `from` and `to`.
 
     Args:
-        source: pairs of times, or a file. Key columns in the file restrict windows to single series.
-        tz: time zone of dates without a time zone.
+        source: Pairs of times, or a file. Key columns in the file restrict windows to single series.
+        tz: Time zone of dates without a time zone.
 
     Raises:
         ValueError: If a column is missing, a cell is not a time, or a window ends before it starts.

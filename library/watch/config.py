@@ -1,4 +1,4 @@
-"""The configuration of `rfa watch`, in TOML, or in YAML if pyyaml is installed.
+"""Read the configuration of `rfa watch`. It is a TOML file, or a YAML file if pyyaml is installed.
 
 Options for alarms and outputs have the same names and checks as in `rfa.Stream` and `POST /filter`.
 """
@@ -41,7 +41,7 @@ def _check_url(url: str) -> str:
     if parts.scheme not in ("http", "https") or not parts.hostname or not is_clean:
         raise ValueError(f'must be a URL such as "http://127.0.0.1:9090", got {url!r}')
     if parts.username is not None:
-        raise ValueError("must have no user; the configuration has the keys user and password_file")
+        raise ValueError("must not contain a user; set the keys user and password_file instead")
     return url.rstrip("/")
 
 
@@ -67,11 +67,11 @@ class Endpoint(Section):
     """Server to which requests are sent.
 
     Attributes:
-        bearer_token_file: file that contains the bearer token. It is read again for each request.
-        user: name for basic authentication.
-        password_file: file that contains the password of the user. It is read again for each request.
-        headers: further headers, such as the tenant of a request.
-        timeout: timeout of each request in seconds.
+        bearer_token_file: File that contains the bearer token. It is read again for each request.
+        user: User name for basic authentication.
+        password_file: File that contains the password of the user. It is read again for each request.
+        headers: Additional headers of requests, such as a header that names the tenant.
+        timeout: Timeout of each request in seconds.
     """
 
     url: Url
@@ -84,13 +84,13 @@ class Endpoint(Section):
     @model_validator(mode="after")
     def _check(self) -> Endpoint:
         if (self.user is None) != (self.password_file is None):
-            raise ValueError("user and password_file belong together")
+            raise ValueError("set both user and password_file, or neither")
         if self.user is not None and self.bearer_token_file is not None:
-            raise ValueError("choose bearer_token_file or user")
+            raise ValueError("set bearer_token_file or user, not both")
         return self
 
     def authorization(self) -> str | None:
-        """Return the header that authenticates requests.
+        """Return the value of the header that authenticates requests. Return None if no authentication is configured.
 
         Raises:
             OSError: If a file cannot be read.
@@ -118,7 +118,7 @@ class KafkaTopic(Section):
     """A Kafka topic.
 
     Attributes:
-        client: further settings for librdkafka, such as the SASL settings.
+        client: Further settings for librdkafka, such as the SASL settings.
     """
 
     brokers: str
@@ -130,9 +130,9 @@ class KafkaSource(KafkaTopic):
     """Kafka topic from which observations are read.
 
     Attributes:
-        group: consumer group for which the offsets are committed.
-        replay: on the first start, messages from this period before it are used as history. They are filtered, but not
-            reported.
+        group: Consumer group for which the offsets are committed.
+        replay: Length of the period before the first start whose messages are used as history, in seconds. They are
+            filtered, but not reported.
     """
 
     group: str = "rfa-watch"
@@ -143,8 +143,8 @@ class Warmup(Section):
     """History of pushed series. It is read before the first start, by range queries or from a file of messages.
 
     Attributes:
-        prometheus: server that is queried over the period `history`.
-        file: file with one message per line, sorted by time within each series. See `rfa.library.watch.pushed`.
+        prometheus: Server that is queried over the period `history`.
+        file: File with one message per line, sorted by time within each series. See `rfa.library.watch.pushed`.
     """
 
     prometheus: Endpoint | None = None
@@ -153,7 +153,7 @@ class Warmup(Section):
     @model_validator(mode="after")
     def _check(self) -> Warmup:
         if (self.prometheus is None) == (self.file is None):
-            raise ValueError("it must name either prometheus or file")
+            raise ValueError("set exactly one of prometheus and file")
         return self
 
 
@@ -161,7 +161,7 @@ class Sources(Section):
     """Sources of observations. Exactly one must be set.
 
     Attributes:
-        prometheus: any server with the query API of Prometheus.
+        prometheus: Any server with the query API of Prometheus.
         remote_write: Prometheus or an agent writes to `/api/v1/write`.
         otlp: OpenTelemetry exporters write to `/v1/metrics`.
     """
@@ -202,9 +202,10 @@ class StateOptions(Section):
 
     Attributes:
         redis: URL of Redis. States in Redis must be sealed.
-        password_file: file with the password of Redis, if the URL contains none.
-        name: name of this watch in Redis. Each watch needs its own name.
-        outbox: directory in which requests of sinks wait. The default is FILE.outbox, or Redis.
+        password_file: File with the password of Redis, if the URL contains none.
+        name: Name of this watch in Redis. Each watch needs its own name.
+        outbox: Directory for requests to sinks that have not been delivered. By default, it is FILE.outbox, or the
+            requests are stored in Redis.
     """
 
     file: Path | None = None
@@ -216,13 +217,13 @@ class StateOptions(Section):
     @model_validator(mode="after")
     def _check(self) -> StateOptions:
         if (self.file is None) == (self.redis is None):
-            raise ValueError("it must name either file or redis")
+            raise ValueError("set exactly one of file and redis")
         if self.file is not None and (not self.file.name or self.file.is_dir()):
             raise ValueError(f"file: {str(self.file)!r} is a directory")
         return self
 
     def outbox_of(self, sink: str) -> Path | None:
-        """Return the directory for the requests of a sink."""
+        """Return the directory for the requests of a sink. Return None if they are stored in Redis."""
         folder = self.outbox
         if folder is None and self.file is not None:
             folder = self.file.with_name(f"{self.file.name}.outbox")
@@ -235,14 +236,14 @@ class Query(Section):
     Attributes:
         expr: PromQL query.
         type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
-            the type of a plain metric. If the server does not know it, the name decides.
+            the type of a plain metric. If the server does not know it, the type is derived from the name.
         model: `auto` or `default`, see `rfa.Stream`.
-        alarm: alarm options, with the names of the fields of `alarm` in `POST /filter`.
-        horizon: horizons of the forecasts to export, such as "1h".
-        level: level of the intervals.
-        minimum, maximum: smallest and largest possible value.
-        tz: time zone of days, weeks and maintenance windows.
-        series_limit: maximum number of series. Further series are dropped.
+        alarm: Alarm options, with the names of the fields of `alarm` in `POST /filter`.
+        horizon: Horizons of the forecasts to export, such as "1h".
+        level: Level of the intervals.
+        minimum, maximum: Smallest and largest possible value.
+        tz: Time zone of days, weeks and maintenance windows.
+        series_limit: Maximum number of series. Further series are dropped.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
@@ -269,13 +270,13 @@ class Query(Section):
     @model_validator(mode="after")
     def _check_options(self) -> Query:
         if len(set(self.horizon)) < len(self.horizon):
-            raise ValueError("horizon: the same horizon is named twice")
+            raise ValueError("horizon: the horizons must be different from each other")
         self.options(60.0)
         return self
 
     @property
     def selector(self) -> Selector | None:
-        """Parsed selector in `expr`, or None if `expr` is another kind of query. Sources other than Prometheus support
+        """Parsed selector in `expr`. None if `expr` is another kind of query. Sources other than Prometheus support
         only selectors."""
         return parse_selector(self.expr)
 
@@ -284,11 +285,12 @@ class Config(Section):
     """Content of a configuration file.
 
     Attributes:
-        step: time between two observations of a series, in seconds.
-        history: length of the period before the first start from which the filters learn.
-        warmup: source of the history of pushed series.
-        delay: delay between a time step and its query, so that late scrapes are included. See `Prometheus.usual_delay`.
-        expire: time without values after which a series is removed.
+        step: Time between two observations of a series, in seconds.
+        history: Length of the period before the first start from which the filters learn, in seconds.
+        warmup: Source of the history of pushed series.
+        delay: Seconds between a time step and its query, so that late scrapes are included. See
+            `Prometheus.usual_delay`.
+        expire: Time without values after which a series is removed, in seconds.
     """
 
     step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0
@@ -310,7 +312,7 @@ class Config(Section):
     @model_validator(mode="after")
     def _check(self) -> Config:
         if sum(getattr(self.source, name) is not None for name in Sources.model_fields) != 1:
-            raise ValueError(f"source: it must name exactly one of {', '.join(Sources.model_fields)}")
+            raise ValueError(f"source: set exactly one of {', '.join(Sources.model_fields)}")
         if self.warmup is not None and self.source.prometheus is not None:
             raise ValueError(
                 "warmup is not supported with source.prometheus, which already provides the history; remove it"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from rfa.library.watch.config import Config, Section
 
 MOST_BYTES: Final = 1_048_576
-# What texts with a pattern look like, by key.
+# Descriptions of the values that the pattern of a key allows, for error messages.
 _FORMS: Final = {
     "name": "1 to 64 letters, digits and the characters _ . -",
     "redis": 'a URL such as "redis://127.0.0.1:6379/0"',
@@ -34,7 +34,7 @@ def load_config(path: Path) -> Config:
     if path.stat().st_size > MOST_BYTES:
         raise ConfigError(f"{path}: the file is larger than {MOST_BYTES:,} bytes")
     try:
-        text = path.read_text(encoding="utf-8-sig")  # editors of Windows write a mark
+        text = path.read_text(encoding="utf-8-sig")  # some editors on Windows write a byte order mark
     except UnicodeDecodeError:
         raise ConfigError(f"{path} is not UTF-8 text") from None
     return parse_config(text, str(path), is_yaml=path.suffix in (".yaml", ".yml"))
@@ -50,7 +50,7 @@ def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
     try:
         return Config.model_validate(document)
     except ValidationError as error:
-        # A misspelled key is also a missing one. The key in the file is the better message.
+        # If a required key is misspelled, there is also an error for the missing key. Report the misspelled one.
         found = error.errors()
         first = next((one for one in found if one["type"] == "extra_forbidden"), found[0])
         location = first["loc"]
@@ -115,7 +115,7 @@ def _parse_yaml(text: str, name: str) -> Any:
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
-    """Return the line number of a key in TOML, or of the table that lacks it."""
+    """Return the line number of a key in TOML. If the key is missing, return the line number of its table."""
     counts: dict[str, int] = {}
     best, found, table = 0, None, list[int | str]()
     for number, line in enumerate(text.splitlines(), 1):

@@ -1,4 +1,4 @@
-"""`rfa watch demo`: watch a simulated service with an incident. It needs no server and takes a few seconds."""
+"""Watch a simulated service with an incident, with `rfa watch demo`. It needs no server and takes a few seconds."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from rfa.library.watch.watch import Watch
 from rfa.runtime.uncertainty.alarms import RULE_NAMES
 from rfa.runtime.uncertainty.rules import RAISED_BY
 
-# The first minute of the demo after its history: Monday, 2026-01-05, at noon in UTC.
+# First minute after the history of the demo, which is Monday, 2026-01-05, at noon in UTC.
 START: Final = 1_767_614_400
 MINUTES: Final = 180
 ROUTES: Final = {"/": 60.0, "/login": 12.0, "/search": 30.0}
-# The route that fails, and when it fails, in minutes after the start.
+# Route that fails, and the first and last minute of its failure after START.
 FAILING, BEGIN, END = "/search", 90, 120
 CONFIG: Final = """
 step = "1m"
@@ -96,7 +96,8 @@ def run_demo(write: Callable[[str], None]) -> Watch:
 
 
 class DemoTarget:
-    """Server for `/metrics` of the simulated service in real time, with an incident of five minutes every half hour."""
+    """Serves `/metrics` of the simulated service in real time. Every half hour, there is an incident of five
+    minutes."""
 
     def __init__(self, now: Callable[[], float] = time.time) -> None:
         self._now, self._last = now, now()

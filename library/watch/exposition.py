@@ -1,5 +1,5 @@
-"""`/metrics` with the latest outputs of each series, and with metrics of the watch itself, in the text format of
-Prometheus."""
+"""Format the latest outputs of each series and the metrics of the watch itself as text for Prometheus, for
+`/metrics`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.library.watch.selectors import NAME, Labels
 
 # Labels that outputs add. An input label with such a name gets a prefix, as in Prometheus.
 OWN_LABELS: Final = ("query", "metric", "horizon")
-# Characters that names of labels must not contain in this format.
+# Characters and positions that are not allowed in the name of a label in this format.
 _BAD: Final = re.compile(r"^(?=[0-9])|[^a-zA-Z0-9_]")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # For each output of a series, the name of the metric, its field, and its help text.
@@ -29,8 +29,8 @@ FORECASTS: Final = ("rfa_forecast", "rfa_forecast_lower", "rfa_forecast_upper")
 
 
 def output_labels(query: str, labels: Labels) -> dict[str, str]:
-    """Return the labels for the outputs of a series: its labels with valid names, the query, and the name of the metric
-    as `metric`."""
+    """Return the labels for the outputs of a series. They are its labels with valid names, the name of the query as
+    `query`, and the name of the metric as `metric`."""
     found = {"query": query}
     for name, value in labels:
         if name == NAME:
@@ -86,7 +86,8 @@ def output_samples(one: QueryFilter) -> Iterator[tuple[str, str, float, dict[str
 
 
 def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, str], float, float]]:
-    """Yield the labels including the metric name, the time and the value of each output of the given rows."""
+    """Yield the labels, the time and the value of each output of the rows in `scored`. The labels include the metric
+    name."""
     for k, slot in enumerate(scored.slots.tolist()):
         labels, t = output_labels(one.query.name, one.labels[slot]), float(scored.times[k])
         for name, field, _ in OUTPUTS:
@@ -100,7 +101,7 @@ def row_samples(one: QueryFilter, scored: Scored) -> Iterator[tuple[dict[str, st
 
 
 def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, float, dict[str, str]]]:
-    """Yield the metrics of the watch itself."""
+    """Yield the metric name, type, value and labels of each metric of the watch itself."""
     for one in filters:
         labels = {"query": one.query.name}
         yield "rfa_watch_series", "gauge", len(one.labels), labels
@@ -113,7 +114,7 @@ def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, floa
 
 
 def render(samples: Iterable[tuple[str, str, float, dict[str, str]]]) -> str:
-    """Format samples as text, grouped by metric."""
+    """Format samples as text in which the samples of each metric are grouped."""
     families: dict[str, list[str]] = {}
     helps = {name: text for name, _, text in OUTPUTS}
     for name, kind, value, labels in samples:

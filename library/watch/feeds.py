@@ -1,4 +1,5 @@
-"""Sources that deliver messages as they arrive: standard input. Kafka is in `rfa.library.watch.kafka`."""
+"""Sources that deliver messages as they arrive. This module reads standard input, and `rfa.library.watch.kafka` reads
+Kafka."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ class Feed(Protocol):
 
 
 class StdinFeed:
-    """Source that reads one message per line from standard input. The watch ends at the end of the input."""
+    """Reads one message per line from standard input. The watch ends at the end of the input."""
 
     def __init__(self, descriptor: int | None = None) -> None:
         self._descriptor = sys.stdin.fileno() if descriptor is None else descriptor
@@ -49,10 +50,11 @@ class StdinFeed:
 
 
 def feed_of(config: Config, *, is_committed: bool = False) -> Feed | None:
-    """Return the feed that a configuration names, or None.
+    """Return the source of messages in a configuration. Return None if the source does not deliver messages.
 
     Args:
-        is_committed: whether a sink commits the offsets of Kafka.
+        config: The configuration.
+        is_committed: Whether a sink commits the offsets of Kafka.
     """
     if config.source.kafka is not None:
         from rfa.library.watch.kafka import KafkaFeed

@@ -1,4 +1,4 @@
-"""The filters of a query. Compiled code updates the states of its series together.
+"""Filter the series of a query. Compiled code updates the states of many series at a time.
 
 Observations are processed in two steps. `admit` finds or reserves the slots of their series and drops late
 observations; `apply` filters the resulting rows. A journal stores the rows. After a restart, `apply` filters them
@@ -43,7 +43,7 @@ OWN_FIELDS: Final = {
 INITIAL: Final = {"watch.time": -np.inf, "watch.raw": np.nan, "watch.ahead": np.nan}
 # "alarm.incident" is the position of the first alarm of the current incident plus 1, or 0 without an incident.
 INCIDENT: Final = ALARM_FIELDS[0]
-# Outputs of the last row of each series that are kept.
+# Outputs that are stored for the last row of each series.
 LATEST: Final = ("times", "score", "alarm", "incident", "mean", "lower", "upper", "forecast")
 MAGIC: Final = b"watch 2"
 
@@ -61,8 +61,8 @@ class Rows:
     """Observations that a query accepted, one per row, sorted by slot and time.
 
     Attributes:
-        new: slots of new series, with their labels.
-        gone: slots of series that have expired.
+        new: Slots of new series, with their labels.
+        gone: Slots of series that have expired.
     """
 
     slots: Array
@@ -80,14 +80,14 @@ class Scored:
     """Outputs of filtered rows. Missing outputs are NaN.
 
     Attributes:
-        index: position of the row in its series.
-        mean, lower, upper: forecast of the row, made from the rows before it, with its interval.
-        raised: rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
-        incident: position of the first alarm of the incident that is open after the row, plus 1, or 0 if no incident is
-            open.
-        incident_before: the incident that was open before the row, if the row is the only one of its series.
-        began: time of the row at which this incident, or the one that ended, was first reported.
-        forecast: mean, lower and upper bound at each horizon, `[R, H, 3]`.
+        index: Position of the row in its series.
+        mean, lower, upper: Forecast of the row from the rows before it, and its interval.
+        raised: Rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
+        incident: Position of the first alarm of the incident that is open after the row, plus 1. If no incident is
+            open, it is 0.
+        incident_before: Value of `incident` before the row, if the row is the only one of its series.
+        began: Time of the row at which the open incident, or the one that ended at this row, was first reported.
+        forecast: Mean, lower and upper bound at each horizon, `[R, H, 3]`.
     """
 
     slots: Array
@@ -115,12 +115,12 @@ class Scored:
 
 
 class QueryFilter:
-    """Filters for the series of one query.
+    """Filters the series of one query.
 
     Args:
-        query: options of the query.
-        step: time between two observations of a series.
-        is_counter: whether the values are counters, whose rates are filtered.
+        query: Options of the query.
+        step: Time between two observations of a series, in seconds.
+        is_counter: Whether the values are counters. If so, their rates are filtered.
 
     Raises:
         ValueError, FileNotFoundError: If the model cannot be loaded.
@@ -135,7 +135,7 @@ class QueryFilter:
         self.pool = StatePool(OWN_FIELDS, query.series_limit)
         self.slots: dict[Labels, int] = {}
         self.labels: dict[int, Labels] = {}
-        # Slots of removed series, of which the last is reused first, and the first slot that was never used.
+        # Slots of removed series, the last of which is reused first, and the first slot that was never used.
         self._free: dict[int, None] = {}
         self._unused = 0
         self._latest: StatePool | None = None
@@ -166,8 +166,9 @@ class QueryFilter:
         """Convert observations to rows. Late observations, and series beyond the limit, are dropped and counted.
 
         Args:
-            until: latest time of an observation. Later ones are dropped, because they would make all observations until
-                then late.
+            samples: Observations of each series.
+            until: Latest accepted time. Observations after it are dropped, because after such an observation, all
+                observations up to its time would be late.
         """
         new: list[tuple[int, Labels]] = []
         slots, kept = [], []
@@ -202,8 +203,7 @@ class QueryFilter:
         return Rows(numbers[is_next], times[is_next], values[is_next], new)
 
     def expired(self, before: float, rows: Rows) -> list[int]:
-        """Return the slots of series that have no observation since this time, neither before nor among the
-        given rows."""
+        """Return the slots of series without an observation since `before`, including the observations in `rows`."""
         slots = np.array(list(self.labels), np.int64)
         is_old = self.pool.arrays["watch.time"][slots] < before
         found: list[int] = slots[is_old & ~np.isin(slots, rows.slots)].tolist()
@@ -213,8 +213,9 @@ class QueryFilter:
         """Filter rows in batches. The results of a series do not depend on how its rows are divided into batches.
 
         Args:
-            is_history: whether the rows are history, which is not reported. An incident that is open at the end of the
-                history starts with the next row.
+            rows: Rows that `admit` returned.
+            is_history: Whether the rows are history, which is not reported. If an incident is open at the end of the
+                history, the first row after the history is reported as its start.
         """
         for slot, labels in rows.new:
             self._take(slot, labels)
@@ -245,7 +246,7 @@ class QueryFilter:
         slots, rows = series
         batch = Batch(rows, times, observed[:, None], np.ones(len(slots)))
         outputs, _ = self._runtime.step(states, batch, self._readout, traced=False)
-        if not outputs.is_good.all():  # a refused row stops its series; continue after it
+        if not outputs.is_good.all():  # a rejected row stops the filter of its series, so continue with the next row
             refused = ~outputs.is_good & np.append(True, (slots[1:] != slots[:-1]) | outputs.is_good[:-1])
             self.dropped["refused"] += int(refused.sum())
             rest = ~outputs.is_good & ~refused
@@ -266,7 +267,8 @@ class QueryFilter:
         is_first = _is_first(slots)
         before = np.concatenate((np.full((1, 3), np.nan), ahead[:-1, 0]))[: len(slots)]
         before[is_first] = arrays["watch.ahead"][slots[is_first]]
-        # The forecast at the actual time step is the one of the innovation. Its interval is that of a usual time step.
+        # The forecast for the actual time of the row is the value minus the innovation. The interval is available only
+        # for a typical time step, so it is shifted to this forecast.
         mean = observed - outputs.innovation[:, 0]
         mean = np.where(np.isnan(mean) | (outputs.position == 0), before[:, 0], mean)
         lower, upper = (mean + (before[:, k] - before[:, 0]) for k in (1, 2))
@@ -287,8 +289,8 @@ class QueryFilter:
         )  # fmt: skip
 
     def _observed(self, slots: Array, times: Array, values: Array) -> tuple[Array, Array]:
-        """Return the numbers to filter, NaN where missing, and whether each row contains one. For the first row of a
-        counter there is none."""
+        """Return the numbers to filter, with NaN for missing values, and whether each row contains a number. The first
+        row of a counter contains none."""
         has_value = np.ones(len(slots), bool)
         observed = values.copy()
         if self.is_counter:
@@ -300,7 +302,7 @@ class QueryFilter:
                 arrays["watch.time"][slots[is_first]],
             )
             has_value = np.isfinite(before)
-            # A counter that is smaller than before was reset, and has counted from 0 since.
+            # If a counter has decreased, it was reset to 0 since the last row.
             with np.errstate(invalid="ignore", divide="ignore"):
                 observed = np.where(values < raw, values, values - raw) / (times - before)
         with np.errstate(invalid="ignore"):
@@ -332,7 +334,7 @@ class QueryFilter:
         self._free[slot] = None
 
     def restore(self, series: dict[int, Labels], packed: Mapping[int, bytes]) -> None:
-        """Reserve slots for restored states. The caller writes the other fields into the pool."""
+        """Reserve the slots of restored series. The caller writes their other fields into the pool."""
         self.labels = dict(series)
         self.states.restore(packed)
         self.slots = {labels: slot for slot, labels in series.items()}
@@ -340,11 +342,11 @@ class QueryFilter:
         self._free = dict.fromkeys(slot for slot in range(self._unused - 1, -1, -1) if slot not in series)
 
     def fits(self, other: QueryFilter) -> bool:
-        """Return whether this filter can continue with the states of another one."""
+        """Return whether this filter can continue with the states of `other`."""
         return self.digest == other.digest and max(other.labels, default=-1) < self.pool.capacity
 
     def take_over(self, other: QueryFilter) -> None:
-        """Continue with the states of another filter, for which `fits` is true."""
+        """Continue with the states of `other`. `fits` must be true for it."""
         self.restore(other.labels, other.states.packed)
         slots = np.array(list(other.labels), np.int64)
         for name, array in self.pool.arrays.items():

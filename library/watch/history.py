@@ -1,4 +1,4 @@
-"""Read the history of the queries in a configuration."""
+"""Read the history of the series in a configuration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rfa.library.watch.selectors import Labels
 from rfa.runtime.uncertainty.input import LARGEST_OBSERVATION
 
 Array = np.ndarray[Any, Any]
-# Maximum number of points of a range query over all series, of a query with an unknown number of series, and of a whole
-# history.
+# Maximum number of points of a range query over all series, of one series in the first query, when the number of series
+# is unknown, and of a complete history.
 MOST_READ: Final = 1_000_000
 FIRST_POINTS: Final = 100
 MOST_KEPT: Final = 50_000_000
@@ -48,12 +48,16 @@ def delay_of(config: Config, queries: QuerySource) -> float:
 
 
 def last_step(config: Config, queries: QuerySource, now: float) -> float:
-    """Return the last time step that can be queried. It raises the same errors as `delay_of`."""
+    """Return the last time step that can be queried.
+
+    Raises:
+        SourceError: If there is no reply.
+    """
     return math.floor((now - delay_of(config, queries)) / config.step) * config.step
 
 
 class Recorded(NamedTuple):
-    """A series of a query, with the values that a watch would have filtered."""
+    """A series of a query, with the values that `rfa watch` would have filtered."""
 
     query: Query
     labels: Labels
@@ -64,14 +68,16 @@ def recorded_series(config: Config, begin: float | None, end: float) -> Iterator
     """Yield the series of all queries, at the time steps of a watch.
 
     Args:
-        begin, end: first and last time. If `begin` is None, the `history` of the configuration is used.
+        config: The configuration.
+        begin, end: First and last time, in seconds since 1970. If `begin` is None, the period `history` of the
+            configuration is used.
 
     Raises:
-        ValueError: If the configuration contains no Prometheus, or the history is too long.
-        SourceError: If Prometheus does not respond.
+        ValueError: If the configuration does not contain `source.prometheus`.
+        SourceError: If Prometheus does not respond, or the history is too long.
     """
     if config.source.prometheus is None:
-        raise ValueError("a backtest needs source.prometheus, which the configuration does not contain")
+        raise ValueError("a backtest requires source.prometheus in the configuration")
     prometheus, step = Prometheus(config.source.prometheus), config.step
     last = min(math.floor(end / step) * step, last_step(config, prometheus, time.time()))
     first = config.history_begin(last) if begin is None else math.ceil(begin / step) * step - step
@@ -93,8 +99,8 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
     """Return whether the values of a query come from a counter.
 
     Raises:
-        SourceError: If the type has to be asked for, and the server does not respond. A guess could differ from the
-            type of the stored states, which would then be lost.
+        SourceError: If the server must be asked for the type and does not respond. The type is not guessed, because the
+            stored states would be lost if the guess were wrong.
     """
     if query.type != "auto":
         return query.type == "counter"
@@ -113,7 +119,7 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
 def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
     """Return the times and rates per second of a counter, from its second number on.
 
-    If a counter is smaller than before, it was reset and has counted from 0 since.
+    If a counter has decreased, it is assumed that it was reset to 0 in between.
     """
     is_number = np.isfinite(values)
     times, values = times[is_number], values[is_number]
@@ -124,8 +130,8 @@ def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
 def read_parts(
     queries: QuerySource, expr: str, span: tuple[float, float], step: float
 ) -> Iterator[tuple[float, list[Samples]]]:
-    """Yield the values of a query at the time steps after the first time, up to the second one. Each part consists of
-    an end time and the samples.
+    """Yield the values of a query at the time steps in the half-open interval `span`, which excludes its first time.
+    Each item is an end time and the samples since the previous item.
 
     Raises:
         SourceError: If the server does not respond, or returns an error.

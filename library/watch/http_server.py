@@ -1,4 +1,4 @@
-"""The HTTP server of a watch, which serves `/metrics`, health checks, and the routes of pushed sources."""
+"""HTTP server of `rfa watch`. It serves `/metrics`, health checks, and the routes of pushed sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _IDLE_SECONDS: Final = 60.0
 # Maximum number of requests with larger bodies that are read at a time.
 _SMALL_BODY: Final = 1 << 20
 _LARGE_BODIES: Final = 4
-# Seconds within which `close` takes effect.
+# Maximum seconds until the server notices that `close` was called.
 _POLL_SECONDS: Final = 0.1
 
 
@@ -28,7 +28,7 @@ class Reply(NamedTuple):
     kind: str = "text/plain; charset=utf-8"
 
 
-# A route gets the body and the headers. Names of headers are in lower case.
+# A function of the body and the headers of a request. Names of headers are in lower case.
 Route = Callable[[bytes, Mapping[str, str]], Reply]
 
 
@@ -46,7 +46,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not length.isdecimal() or int(length) > MOST_BODY:
             self.close_connection = True
             status = 413 if length.isdecimal() else 411
-            self._send(Reply(status, f"Content-Length must be at most {MOST_BODY}\n".encode()))
+            self._send(Reply(status, f"Content-Length is required and must be at most {MOST_BODY}\n".encode()))
             return
         with self.large if int(length) > _SMALL_BODY else nullcontext():
             body = self.rfile.read(int(length))
@@ -82,8 +82,8 @@ class HttpServer(ThreadingHTTPServer):
     """HTTP server that serves routes in threads until it is closed.
 
     Args:
-        listen: HOST:PORT. Port 0 chooses a free port.
-        routes: functions that handle requests, by method and path.
+        listen: HOST:PORT. With port 0, a free port is chosen.
+        routes: Functions that handle requests, by method and path.
 
     Raises:
         OSError: If the address cannot be used.
@@ -114,7 +114,7 @@ class HttpServer(ThreadingHTTPServer):
             self._connections.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Ignore errors of clients that have disconnected, and log all others."""
+        """Log an error of a connection at debug level, because clients may disconnect at any time."""
         logger.debug("a connection was closed early", exc_info=True)
 
     def close(self) -> None:

@@ -15,7 +15,8 @@ from rfa.library.watch.outbox import Outbox, RequestStorage
 from rfa.library.watch.sink import Sink, rows_as_documents
 
 JSON: Final = {"Content-Type": "application/json"}
-# Number of steps, and minimum seconds, after which an alert that is not sent again ends. Values may be sent late.
+# An alert ends after this number of steps, and not before this number of seconds, unless it is sent again. The margin
+# allows for values that arrive late.
 _ALERT_STEPS: Final = 5
 _ALERT_SECONDS: Final = 300.0
 
@@ -33,7 +34,7 @@ class OutboxSink(Sink):
 
 
 class RemoteWrite(OutboxSink):
-    """Sink that writes the outputs of rows as series to a server, by remote write."""
+    """Sink that writes the outputs of rows as time series to a server, by remote write."""
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("remote_write", endpoint, storage)
@@ -47,8 +48,8 @@ class RemoteWrite(OutboxSink):
 
 
 class Webhook(OutboxSink):
-    """Sink that sends a POST request for rows at which incidents start or end, with the JSON `{"events": [...]}`. An
-    event is a row with a `status`."""
+    """Sink that sends a POST request with the JSON `{"events": [...]}` when incidents start or end. An event is a row
+    with a `status`."""
 
     def __init__(self, endpoint: Endpoint, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("webhook", endpoint, storage)

@@ -1,4 +1,4 @@
-"""`rfa watch init`: write a configuration for the metrics of a Prometheus server."""
+"""Write a configuration for the metrics of a Prometheus server, with `rfa watch init`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rfa.library.watch.prometheus import Prometheus, SourceError
 from rfa.library.watch.selectors import parse_selector
 
 MOST_CHOSEN: Final = 5
-# Maximum number of series of a chosen query, and of metrics whose series are counted.
+# Maximum number of series of a chosen query, and maximum number of metrics whose series are counted.
 MOST_SERIES: Final = 200
 MOST_COUNTED: Final = 40
 STEPS: Final = (15, 30, 60, 300)
@@ -45,7 +45,7 @@ class Choice(NamedTuple):
 
 
 def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
-    """Choose some queries that return series. Counters are preferred to gauges.
+    """Choose up to MOST_CHOSEN queries that return series. Counters are preferred to gauges.
 
     Raises:
         SourceError: If the server does not respond, or has no suitable metric.
@@ -85,7 +85,8 @@ def _type_of(metric: str, types: Mapping[str, str]) -> str:
 
 
 def usual_step(prometheus: Prometheus, now: float) -> int:
-    """Return a time step that is not shorter than the interval of most scrapes."""
+    """Return a time step that is about as long as the median scrape interval, or longer. Return 60 if the interval is
+    unknown."""
     try:
         scrapes = prometheus.latest("up[10m]", now)
     except SourceError:

@@ -5,9 +5,9 @@ the same brokers, the outputs of a batch and its offsets form a transaction:
 
     1. the outputs are produced      2. the rows and the offsets are stored      3. the transaction is committed
 
-If a process ends between steps 2 and 3, the stored offsets are beyond the committed ones of the group, and the outputs
-of these rows are not visible. The next process filters the rows again from the journal, with the same outputs, and
-commits the outputs. Consumers that only read committed messages therefore see each output exactly once.
+If a process ends between steps 2 and 3, the stored offsets are ahead of those that the consumer group has committed,
+and the outputs of these rows are not visible. The next process filters the rows again from the journal, with the same
+outputs, and commits the outputs. Consumers that only read committed messages therefore see each output exactly once.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 _TIMEOUT_SECONDS: Final = 30.0
 _POLL_SECONDS: Final = 0.5
-# Maximum number of messages that are filtered and confirmed together.
+# Maximum number of messages that are filtered and confirmed at a time.
 _MESSAGES: Final = 5_000
 _LINGER_MS: Final = 20
-# Requests of a transaction that are repeated.
+# Maximum number of attempts of a request in a transaction.
 _ATTEMPTS: Final = 5
 
 
 def cursor_name(source: KafkaTopic) -> str:
-    """Return the name under which the offsets of a source are stored among the cursors. They are the next offset of
-    each partition."""
+    """Return the name under which the offsets of a source are stored among the cursors. An offset is the position of
+    the next message in a partition."""
     return f"kafka:{source.topic}"
 
 
@@ -76,12 +76,12 @@ def _partitions(consumer: Consumer, topic: str) -> list[int]:
 
 
 class KafkaFeed:
-    """Source that reads the messages from all partitions of a topic. See `Feed`.
+    """Reads the messages from all partitions of a topic. See `Feed`.
 
     Args:
-        source: the topic.
-        is_committed: whether the sink commits the offsets. If not, this feed commits them, so that tools
-            can show the lag.
+        source: The topic.
+        is_committed: Whether the sink commits the offsets. If not, this feed commits them, so that tools can show the
+            lag.
     """
 
     def __init__(self, source: KafkaSource, *, is_committed: bool = False) -> None:
@@ -116,7 +116,7 @@ class KafkaFeed:
             self._consumer.close()
 
     def _assign(self, offsets: dict[str, int]) -> dict[int, int]:
-        """Start reading at these offsets, and return the offset at which the history of each partition ends."""
+        """Start reading at `offsets`. Return the offset at which the history of each partition ends."""
         topic, replay = self._source.topic, self._source.replay
         parts = _partitions(self._consumer, topic)
         begins = [TopicPartition(topic, part, offsets.get(str(part), OFFSET_BEGINNING)) for part in parts]
@@ -139,9 +139,9 @@ class KafkaRows(Sink):
     """Sink that writes a JSON message for each row. The key of a message consists of its query and labels.
 
     Args:
-        options: the topic.
-        source: the source on the same brokers, whose offsets and the outputs form transactions. None disables
-            transactions.
+        options: The topic.
+        source: Source on the same brokers. Its offsets are committed in one transaction with the outputs. If None,
+            there are no transactions.
 
     Raises:
         ValueError: If a setting in `client` is invalid.
@@ -163,7 +163,7 @@ class KafkaRows(Sink):
             self._retry(lambda: self._producer.init_transactions(_TIMEOUT_SECONDS))
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of rows that were stored with these cursors are committed."""
+        """Return whether the outputs of the rows that were stored together with these cursors are committed."""
         if self._source is None or self._consumer is None:
             return True
         topic = self._source.topic
@@ -189,7 +189,8 @@ class KafkaRows(Sink):
         self._producer.poll(0)
 
     def flush(self) -> None:
-        """Do nothing, because committing a transaction waits for its messages. See `Sink`."""
+        """Wait until the messages are delivered. With transactions, do nothing, because a commit waits for its
+        messages."""
         if self._source is None:
             self._producer.flush(_TIMEOUT_SECONDS)
 
@@ -197,7 +198,7 @@ class KafkaRows(Sink):
         """Commit the transaction of the written outputs. See `Sink`.
 
         Raises:
-            OSError: If it cannot be committed. It is committed again after a restart.
+            OSError: If the commit fails. It is repeated after a restart.
         """
         if self._source is None or self._consumer is None:
             return

@@ -26,7 +26,7 @@ _RESOURCE: Final = {"service.name": "job", "service.instance.id": "instance"}
 
 
 def read_metrics(body: bytes, headers: Mapping[str, str]) -> list[Samples]:
-    """Return the gauges and sums in a request, and the counts and sums of its histograms.
+    """Return the gauges and sums in a request, and the count and sum of each histogram.
 
     Raises:
         WireError: If the body is not a valid request.

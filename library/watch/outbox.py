@@ -1,4 +1,4 @@
-"""Queue for the requests of a sink to another server. A separate thread sends them, so a slow server does not delay the
+"""Queue of requests from a sink to another server. A separate thread sends them, so a slow server does not delay the
 time steps."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rfa.library.watch.config import Endpoint
 from rfa.library.watch.prometheus import Requests, SourceError
 
 logger = logging.getLogger("rfa.watch")
-# Maximum number of requests that wait in memory or in a storage. Beyond it, the oldest are dropped.
+# Maximum number and size of the requests that wait in memory, and in a storage. Above it, the oldest are dropped.
 MOST_WAITING: Final = 200
 MOST_WAITING_BYTES: Final = 64 << 20
 MOST_STORED: Final = 10_000
@@ -29,11 +29,13 @@ CLOSING_SECONDS: Final = 5.0
 
 
 class RequestStorage(Protocol):
-    """Storage for waiting requests, which persists after the process ends. Its methods raise OSError if it is
-    temporarily not available."""
+    """Storage for waiting requests, which persists after the process ends.
+
+    Each method raises an OSError if the storage is temporarily not available.
+    """
 
     def load(self) -> list[tuple[int, int]]:
-        """Return the numbers and sizes of the requests that an earlier process left, in order."""
+        """Return the numbers and sizes of the requests that an earlier process stored, in the order of sending."""
         ...
 
     def write(self, number: int, content: bytes) -> None:
@@ -57,7 +59,11 @@ class RequestStorage(Protocol):
         ...
 
     def remove(self, number: int) -> None:
-        """Remove a request from the storage. It raises the same errors as `write`."""
+        """Remove a request from the storage.
+
+        Raises:
+            StateError: If another process has started to use this storage.
+        """
         ...
 
 
@@ -65,7 +71,7 @@ class FolderRequests:
     """Storage that writes one file per request.
 
     Args:
-        folder: directory for the files, which is created.
+        folder: Directory for the files, which is created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -116,7 +122,8 @@ class FolderRequests:
 
 
 class Request(NamedTuple):
-    """A waiting request. If it has a number, its content is in the storage."""
+    """A waiting request. If `number` is set, the content is in the storage and the other fields except `size` are
+    empty."""
 
     path: str
     headers: Mapping[str, str]
@@ -126,15 +133,15 @@ class Request(NamedTuple):
 
 
 class Outbox:
-    """Queue that sends requests in order, and repeats each one until the server accepts it.
+    """Sends requests in order, and repeats each one until the server accepts it.
 
     Args:
-        name: name of the sink.
-        endpoint: the server.
-        storage: persistent storage for waiting requests. None keeps them in memory.
+        name: Name of the sink.
+        endpoint: The server.
+        storage: Persistent storage for waiting requests. If None, they are kept in memory.
 
     Attributes:
-        dropped: number of requests that were dropped, because they exceeded the limit or because the server rejected
+        dropped: Number of requests that were dropped, because they exceeded the limit or because the server rejected
             them permanently.
 
     Raises:
@@ -181,7 +188,7 @@ class Outbox:
                 self._storage.flush()
 
     def close(self) -> None:
-        """Try to send the waiting requests for some seconds, then stop."""
+        """Try to send the waiting requests for up to CLOSING_SECONDS, then stop."""
         with self._change:
             self._is_closed, self._end = True, time.monotonic() + CLOSING_SECONDS
             self._change.notify_all()
@@ -208,7 +215,7 @@ class Outbox:
                 logger.warning("sink %s: %s", self.name, error)
 
     def _try(self, request: Request) -> bool:
-        """Send a request. Return whether it is done, so that it is not sent again."""
+        """Send a request. Return True if it was sent or dropped, and False if it must be sent again."""
         try:
             if self._storage is not None and request.number is not None:
                 head, _, body = self._storage.read(request.number).partition(b"\n")
@@ -224,7 +231,7 @@ class Outbox:
             logger.warning("sink %s: %s", self.name, error)
             return False
         except (ValueError, KeyError) as error:
-            logger.warning("sink %s: request %s on disk cannot be read: %s", self.name, request.number, error)
+            logger.warning("sink %s: dropped request %s, which cannot be read: %s", self.name, request.number, error)
             self.dropped += 1
             return True
         self.sent += 1

@@ -1,4 +1,4 @@
-"""Create the sinks that a configuration names."""
+"""Create the sinks of a configuration."""
 
 from __future__ import annotations
 
@@ -19,8 +19,13 @@ def has_transactions(config: Config) -> bool:
 def make_sinks(config: Config, store: Store | None) -> list[Sink]:
     """Create the sinks of a configuration to which rows are written.
 
+    Args:
+        config: The configuration.
+        store: Storage of the states. If it is in Redis, requests that wait for a server are also stored there.
+
     Raises:
-        OSError, ValueError: If a sink cannot be opened.
+        OSError: If a sink cannot be opened, for example because its server does not respond.
+        ValueError: If an option of a sink is invalid.
     """
 
     def storage(sink: str) -> RequestStorage | None:

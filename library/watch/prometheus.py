@@ -1,4 +1,4 @@
-"""Source that queries the API of Prometheus. VictoriaMetrics, Thanos and Mimir have the same API."""
+"""Client that queries the API of Prometheus. VictoriaMetrics, Thanos and Mimir have the same API."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from rfa.library.watch.selectors import Selector, labels_of
 # Maximum number of points of one series that a server returns.
 MOST_POINTS: Final = 11_000
 MOST_REPLY: Final = 256 << 20
-# Maximum number of metrics whose types are asked for.
+# Maximum number of metrics whose types are requested.
 MOST_NAMES: Final = 20_000
 _CHUNK: Final = 1 << 20
-# Seconds after which the values of a step are complete if the server hides none.
+# Seconds after which the values of a step are complete, unless the server holds back recent values.
 _DELAY_SECONDS: Final = 5.0
 # VictoriaMetrics leaves out these last seconds in range queries with a step below a minute, or repeats a value there.
 _HIDDEN_SECONDS: Final = 30.0
 _SHORT_STEP: Final = 60.0
 LONGEST_DELAY: Final = _DELAY_SECONDS + _HIDDEN_SECONDS
-# Types of metrics whose exporter names none.
+# Types that a server returns if the type of a metric is unknown.
 _UNTYPED: Final = ("unknown", "untyped")
 
 
 class SourceError(RuntimeError):
-    """Raised when a server does not respond, or not as expected. A later attempt may succeed.
+    """Raised when a server does not respond, or its reply is an error or invalid. A later attempt may succeed.
 
     Attributes:
-        is_final: whether the server rejected the request, so that a later attempt would also fail.
+        is_final: Whether the server rejected the request, so that a later attempt would also fail.
     """
 
     def __init__(self, message: str, *, is_final: bool = False) -> None:
@@ -48,7 +48,7 @@ class SourceError(RuntimeError):
 
 
 class _OnlyGetRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows a redirect of a GET request. That of a POST request would become a GET request without the body."""
+    """Follows redirects of GET requests only. A redirected POST request would become a GET request without the body."""
 
     def redirect_request(self, req: urllib.request.Request, *args: Any, **kwargs: Any) -> urllib.request.Request | None:
         return super().redirect_request(req, *args, **kwargs) if req.data is None else None
@@ -58,13 +58,13 @@ _OPENER: Final = urllib.request.build_opener(_OnlyGetRedirects)
 
 
 class Requests:
-    """Client that sends requests to a server.
+    """Sends requests to a server.
 
     Args:
-        endpoint: the server.
+        endpoint: The server.
 
     Attributes:
-        headers: headers of the last reply.
+        headers: Headers of the last reply.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
@@ -92,7 +92,7 @@ class Requests:
         except urllib.error.HTTPError as error:
             text = " ".join(error.read(500).decode("utf-8", "replace").split())
             if (place := error.headers.get("Location")) is not None:
-                text = f"POST requests are not redirected; the server names {place}"
+                text = f"redirects of POST requests are not followed; set the URL to {place}"
             message = f"{self._endpoint.url}: status {error.code}: {text}"
             raise SourceError(message, is_final=400 <= error.code < 500 and error.code != 429) from None
         except (OSError, ValueError, HTTPException) as error:
@@ -126,7 +126,7 @@ class Prometheus:
 
     def usual_delay(self, step: float) -> float:
         """Return the delay in seconds after which the values of a time step are complete. It is longer for
-        VictoriaMetrics and short steps.
+        VictoriaMetrics with short steps.
 
         Raises:
             SourceError: If the server does not respond, or returns an error.
@@ -181,7 +181,7 @@ class Prometheus:
             return list(map(str, found))
 
     def type_of(self, selector: Selector) -> str | None:
-        """Return the type of a metric, or None if the server does not know it.
+        """Return the type of a metric. Return None if the server does not know it.
 
         Raises:
             SourceError: If the server does not respond.

@@ -1,8 +1,7 @@
-"""Processing of observations that other programs push: assignment to queries, and JSON messages with one observation
-each.
+"""Read observations that other programs push as JSON messages, and assign them to queries.
 
-A message is `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`. t is in seconds since 1970;
-the default is the current time. A null value is missing.
+A message contains one observation: `{"labels": {"__name__": "load", "host": "a"}, "t": 1767614400, "value": 0.5}`. t is
+in seconds since 1970; the default is the current time. If value is null, it is missing.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from rfa.library.watch.filters import Samples
 from rfa.library.watch.selectors import NAME, Labels, labels_of
 from rfa.runtime.uncertainty.input import LARGEST_TIME
 
-# Maximum number of labels of a series, maximum size of their names and values together, and the same for series whose
-# queries are cached, with the overhead of each.
+# Maximum number of labels of a series, and maximum size of their names and values. Maximum size of all series whose
+# queries are cached, and the overhead of one series in this sum.
 MOST_LABELS: Final = 64
 MOST_LABEL_BYTES: Final = 8_192
 MOST_REMEMBERED_BYTES: Final = 256 << 20

@@ -1,4 +1,4 @@
-"""What a reload of the configuration cannot change."""
+"""Check which changes of the configuration a reload can apply."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ logger = logging.getLogger("rfa.watch")
 
 
 def reloadable(old: Config, new: Config) -> Config:
-    """Return the new configuration with the old storage of the states, and log what takes effect after a restart.
+    """Return the new configuration with the old storage of the states. Log the changes that take effect only after a
+    restart.
 
     Raises:
         ValueError: If the new configuration has another kind of source.
     """
     if (before := _kind(old)) != (after := _kind(new)):
-        raise ValueError(f"source: changing {before} to {after} needs a restart")
+        raise ValueError(f"source: {before} can be replaced by {after} only with a restart")
     parts = {
         "source": (old.source, new.source) if before != "prometheus" else (None, None),
         "sink.metrics": (old.sink.metrics, new.sink.metrics),

@@ -1,4 +1,4 @@
-"""HTTP routes of a watch: `/metrics`, health checks, remote write and OpenTelemetry."""
+"""HTTP routes of `rfa watch`: `/metrics`, health checks, remote write and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _pushes(
 
 
 def serve(watch: Watch) -> list[HttpServer]:
-    """Start the HTTP servers that the configuration names.
+    """Start the HTTP servers of the configuration.
 
     Raises:
         OSError: If an address cannot be used.

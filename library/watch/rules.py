@@ -8,7 +8,7 @@ from typing import Any
 from rfa.library.watch.config import Config, Query
 from rfa.library.watch.prometheus import LONGEST_DELAY
 
-# Number of steps without a new one after which a watch counts as stalled.
+# A watch is considered stalled if it has not read a new step for this number of steps.
 STALLED_STEPS = 5
 
 
@@ -32,7 +32,7 @@ def alert_rules(config: Config) -> str:
         "    labels:",
         "      severity: warning",
         "    annotations:",
-        "      summary: rfa watch has read no step of {{ $labels.query }} for some time",
+        "      summary: rfa watch has not read a step of query {{ $labels.query }} recently",
         "  - alert: RfaWatchDropsSeries",
         '    expr: increase(rfa_watch_dropped_total{reason="limit"}[15m]) > 0',
         "    labels:",
@@ -44,8 +44,8 @@ def alert_rules(config: Config) -> str:
 
 
 def _description(query: Query) -> str:
-    text = f"{query.expr} raised an alarm, expected {query.alarm['rate']} for each series. Its interval is in rfa_lower"
-    return json.dumps(f"{text} and rfa_upper.")
+    text = f"{query.expr} raised an alarm. The alarm rate of each series is {query.alarm['rate']}. The interval of each"
+    return json.dumps(f"{text} value is in rfa_lower and rfa_upper.")
 
 
 def _camel(name: str) -> str:

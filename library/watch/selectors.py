@@ -1,4 +1,4 @@
-"""Selectors of series, `name{label="value"}`, for sources that do not have a query language."""
+"""Parse selectors of series such as `name{label="value"}`, for sources that do not have a query language."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-# Names and values, sorted by name.
+# Names and values of the labels of a series, sorted by name.
 Labels = tuple[tuple[str, str], ...]
 NAME: Final = "__name__"
 _METRIC: Final = r"[a-zA-Z_:][a-zA-Z0-9_:]*"
@@ -19,8 +19,8 @@ class Selector:
     """Conditions on the labels of a series.
 
     Attributes:
-        name: name of the metric. None matches any name.
-        matchers: label, operator and value of each condition.
+        name: Name of the metric. If None, any name matches.
+        matchers: Label, operator and value of each condition.
     """
 
     name: str | None
@@ -40,7 +40,7 @@ def _is_match(found: str, operator: str, value: str) -> bool:
 
 
 def parse_selector(text: str) -> Selector | None:
-    """Parse a query. Return its selector, or None if it is not a valid selector."""
+    """Return the selector in `text`. Return None if it is not a valid selector."""
     whole = _SELECTOR.fullmatch(text)
     if whole is None or not text.strip():
         return None

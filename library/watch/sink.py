@@ -1,4 +1,4 @@
-"""The interface of a sink, which receives the outputs of rows and the incidents, and the sink that prints them."""
+"""Interface of a sink, which receives the outputs of rows and the incidents, and the sink that prints them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Sink(ABC):
     """Interface of a sink, which receives the outputs of new rows.
 
     Attributes:
-        outbox: the outbox that sends the requests of this sink. None if it sends none.
+        outbox: Queue that sends the requests of this sink. None if it sends no requests.
     """
 
     outbox: Any = None
@@ -33,8 +33,8 @@ class Sink(ABC):
         return
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of rows that were stored with these cursors are committed and need not be written
-        again."""
+        """Return whether the outputs of the rows that were stored together with these cursors are committed, so that
+        they need not be written again."""
         return True
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:
@@ -86,7 +86,8 @@ class JsonLines(Sink):
     """Sink that writes one JSON line for each row.
 
     Args:
-        only_alarms: whether to leave out rows without an alarm.
+        only_alarms: Whether to write only the rows with an alarm.
+        out: Binary stream to write to. The default is standard output.
     """
 
     def __init__(self, *, only_alarms: bool, out: IO[bytes] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Compressed states of inactive series, and a pool for the few that are decompressed while their rows are filtered.
+"""Compressed states of all series, and a pool for the few that are decompressed while their rows are filtered.
 
 Large parts of a state are zero for a long time, such as profiles of seasons that have not occurred, and forecasts that
 were not requested. LZ4 takes 30 µs to compress a state and 6 µs to decompress it, which is less than one step of the
@@ -21,7 +21,8 @@ from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 
 Array = np.ndarray[Any, Any]
-# Maximum number of series that are unpacked at a time. As many are copied at once as fit into the cache of a processor.
+# Maximum number of series that are decompressed at a time, and number of series that are copied at a time, so that the
+# copies fit into the cache of a processor.
 MOST_UNPACKED: Final = 256
 _COPIED: Final = 32
 _CODEC: Final = pa.Codec("lz4_raw")
@@ -38,11 +39,11 @@ class PackedStates:
     """Compressed states of the series of a model.
 
     Args:
-        runtime: the model.
+        runtime: The model.
 
     Attributes:
-        packed: the compressed states, by number of the series.
-        bytes: total size of the compressed states in bytes.
+        packed: Compressed states, by number of the series.
+        bytes: Total size of the compressed states in bytes.
     """
 
     def __init__(self, runtime: FilterRuntime) -> None:
@@ -75,8 +76,8 @@ class PackedStates:
 
     @contextmanager
     def unpacked(self, numbers: Array) -> Iterator[StatePool]:
-        """Decompress the states of some series, and yield a pool that contains them in its first rows. They are
-        compressed again at the end of the block, unless there is an error."""
+        """Decompress the states of the series `numbers`, and yield a pool that contains them in its first rows. They
+        are compressed again at the end of the block, unless there is an error."""
         with _LOCK:
             for first in range(0, len(numbers), _COPIED):
                 self._unpack(numbers[first : first + _COPIED].tolist(), first)

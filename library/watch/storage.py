@@ -1,4 +1,4 @@
-"""Storage for the states of a watch, in two files or in lists in Redis.
+"""Store the states of a watch, in two files or in lists in Redis.
 
 A storage contains the frames of the states, which are replaced as a whole, and the frames of a journal with the rows
 since then. The journal also contains the generation of the states. A journal with another generation belongs to states
@@ -23,7 +23,7 @@ from rfa.runtime.state.sealer import SealBroken
 _LENGTH: Final = struct.Struct("<I")
 _GENERATION: Final = struct.Struct("<Q")
 MOST_FRAME: Final = 1 << 30
-# Timeouts for Redis, for a request and for an append, and number of frames per read.
+# For Redis: timeout of a request and of all its repetitions, pause between repetitions, and number of frames per read.
 _TIMEOUT_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = 0.2
 _FRAMES: Final = 4
@@ -31,14 +31,14 @@ _UNUSED_SECONDS: Final = 3_600
 
 
 class StateError(ValueError):
-    """Raised when stored states cannot be used. The message states the reason."""
+    """Raised when stored states cannot be used. The message contains the reason."""
 
 
 class Storage(Protocol):
-    """Interface of a storage: frames of states and of a journal, for one process at a time.
+    """Interface of a storage for the frames of states and of a journal. It is used by one process at a time.
 
-    Reading and writing raise OSError if the storage is temporarily not available, and StateError if another process has
-    started to use it.
+    Reading and writing raise an OSError if the storage is temporarily not available, and a StateError if another
+    process has started to use it.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Storage(Protocol):
         ...
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """Yield the frames of the journal that belongs to these states, up to the first incomplete frame."""
+        """Yield the frames of the journal of these states, up to the first incomplete frame."""
         ...
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:
@@ -56,7 +56,8 @@ class Storage(Protocol):
         ...
 
     def append(self, index: int, frame: bytes) -> None:
-        """Append the frame with this index to the journal, and write it to disk. A call that failed may be repeated."""
+        """Append the frame with this index to the journal, and write it to disk. After an error, the call may be
+        repeated."""
         ...
 
     def close(self) -> None:
@@ -68,7 +69,7 @@ class FileStorage:
     """Storage in the files FILE and FILE.journal. Each frame is preceded by its length.
 
     Args:
-        path: file of the states.
+        path: File of the states.
 
     Raises:
         StateError: If another process uses the file.
@@ -166,7 +167,7 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
 class RedisStorage:
     """Storage in lists in Redis. The caller seals the frames.
 
-        rfa:watch:NAME              a hash: `owner`, the process that writes, and `set`, the lists that count
+        rfa:watch:NAME              a hash: `owner` is the process that writes, and `set` names the current lists
         rfa:watch:NAME:states:SET   frames of the states
         rfa:watch:NAME:journal:SET  frames of their journal
         rfa:watch:NAME:outbox:SINK  a hash of the waiting requests by number, see `RedisRequests`
@@ -175,8 +176,8 @@ class RedisStorage:
 
     Args:
         url: `redis://` or `rediss://`.
-        name: name of the watch.
-        password: password of Redis, if the URL contains none.
+        name: Name of the watch.
+        password: Password of Redis, if the URL contains none.
 
     Raises:
         StateError: If the URL is malformed.
@@ -211,7 +212,7 @@ class RedisStorage:
         self._call(lambda: self._redis.unlink(states))
         for k, frame in enumerate(frames):
             self._call(functools.partial(self._redis.rpush, states, frame))
-            if k == 0:  # removes the lists if a process ends here
+            if k == 0:  # Redis removes the list if this process ends before it is complete
                 self._call(lambda: self._redis.expire(states, _UNUSED_SECONDS))
 
         def change(transaction: Any) -> None:
@@ -224,7 +225,8 @@ class RedisStorage:
 
     def append(self, index: int, frame: bytes) -> None:
         key = self._key("journal", self._set)
-        # Frames are sealed for their index, so a frame that was written without a reply must not be added again.
+        # Frames are sealed for their index, so a frame that was added although the reply was lost must not be added
+        # again.
         self._transact(
             lambda transaction: transaction.rpush(key, frame), lambda: self._redis.lindex(key, index) == frame
         )
@@ -246,16 +248,16 @@ class RedisStorage:
         return str((self._redis.hget(self._root, "set") or b"").decode())
 
     def change_outbox(self, sink: str, change: Callable[[Any, str], object]) -> None:
-        """Modify the hash of a sink as the owner of the storage."""
+        """Modify the hash of the requests of a sink as the owner of the storage."""
         key = self._key("outbox", sink)
         self._transact(lambda transaction: change(transaction, key), lambda: False)
 
     def read_outbox(self, sink: str, read: Callable[[Any, str], Any]) -> Any:
-        """Read from the hash of a sink."""
+        """Read from the hash of the requests of a sink."""
         return self._call(lambda: read(self._redis, self._key("outbox", sink)))
 
     def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:
-        """Execute a change once as the owner, even if a reply is lost."""
+        """Apply a change exactly once as the owner, even if a reply is lost."""
         end = time.monotonic() + _TIMEOUT_SECONDS
         while True:
             try:
@@ -287,9 +289,9 @@ class RedisRequests:
     """Storage for the requests of a sink in Redis. See `rfa.library.watch.outbox.RequestStorage`.
 
     Args:
-        storage: storage of the same watch.
-        sink: name of the sink.
-        seal, open_sealed: functions that seal and open the content of a request, given its number.
+        storage: Storage of the same watch.
+        sink: Name of the sink.
+        seal, open_sealed: Functions that seal and open the content of a request. Their second argument is its number.
     """
 
     def __init__(

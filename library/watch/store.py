@@ -1,4 +1,4 @@
-"""Storage for the states of a watch and a journal, so that no observation is lost or counted twice.
+"""Store the states of a watch and a journal, so that no observation is lost or counted twice.
 
 The storage contains all states at some time, and the rows since then, which are confirmed at each step. After a
 restart, the states are read and the rows of the journal are filtered again, with the same results, bit for bit. Each
@@ -33,7 +33,8 @@ SERIES_PER_FRAME: Final = 256
 # Maximum number of bytes of rows that wait while the storage cannot be written.
 MOST_WAITING_BYTES: Final = 64 << 20
 Cursors = dict[str, Any]
-# Filters rows of the journal again, given the rows of each query and the cursors that were stored with them.
+# A function that filters rows of the journal again. Its arguments are the rows of each query and the cursors that were
+# stored with them.
 Replay = Callable[[Sequence[tuple[QueryFilter, Rows]], Cursors], None]
 
 
@@ -42,11 +43,11 @@ class StoreUnavailable(OSError):
 
 
 class Store:
-    """Stored states of a watch.
+    """Stores the states of a watch.
 
     Args:
-        storage: storage for the frames.
-        keys: keys that seal the states. Without keys, they are protected only by digests.
+        storage: Storage for the frames.
+        keys: Keys that seal the states. Without keys, the states are protected only by digests.
     """
 
     def __init__(self, storage: Storage, keys: Sequence[bytes] = ()) -> None:
@@ -63,9 +64,13 @@ class Store:
     def load(self, filters: Mapping[str, QueryFilter], replay: Replay) -> tuple[Cursors, list[str]]:
         """Restore the states of filters.
 
+        Args:
+            filters: Filter of each query.
+            replay: Function that filters the rows of the journal again.
+
         Returns:
-            The cursors of the sources, and the queries whose stored states belong to another expression or model. These
-                queries start from empty states.
+            The cursors of the sources, and the names of the queries whose stored states belong to another expression or
+            model. These queries start from empty states.
 
         Raises:
             StateError: If a frame was altered, or sealed with other keys.
@@ -91,7 +96,8 @@ class Store:
         """Confirm rows that were filtered, and the positions of the sources.
 
         Raises:
-            StoreUnavailable: If the rows cannot be written now. They are kept for the next call, or for `save`.
+            StoreUnavailable: If the rows cannot be written at present. The next call of `append`, `flush` or `save`
+                writes them.
             StateError: If too many rows are waiting, or another process has started to use the storage.
         """
         header = {
@@ -107,7 +113,12 @@ class Store:
         self.flush()
 
     def flush(self) -> None:
-        """Confirm the waiting rows. It raises the same errors as `append`."""
+        """Confirm the waiting rows.
+
+        Raises:
+            StoreUnavailable: If the rows cannot be written at present.
+            StateError: If another process has started to use the storage.
+        """
         while self._waiting:
             try:
                 self._storage.append(self._count, self._waiting[0])
@@ -120,7 +131,7 @@ class Store:
         """Replace the stored states, and start an empty journal.
 
         Raises:
-            OSError: If they cannot be written now. The previous states and journal are kept.
+            OSError: If the states cannot be written at present. The previous states and journal are kept.
             StateError: If another process has started to use the storage.
         """
         queries = {
@@ -140,7 +151,7 @@ class Store:
         self._waiting.clear()
 
     def requests(self, sink: str) -> RedisRequests | None:
-        """Return the storage for waiting requests of a sink, if the states are stored in Redis."""
+        """Return the storage for waiting requests of a sink. Return None if the states are not stored in Redis."""
         if not isinstance(self._storage, RedisStorage):
             return None
         kind = f"outbox {sink}"
@@ -174,8 +185,8 @@ class Store:
     # Frames.
 
     def _opened(self, frames: Iterator[bytes], kind: str) -> Iterator[bytes]:
-        """Open frames and yield their contents. The last frame of a journal may be unreadable; it then ends the
-        journal."""
+        """Open frames and yield their contents. If the last frame of a journal cannot be opened, the journal ends
+        before it."""
         for k, sealed in enumerate(frames):
             try:
                 content = self._open(sealed, kind, k)
@@ -188,7 +199,7 @@ class Store:
             yield content
 
     def _purpose(self, kind: str, index: int) -> str:
-        # The header of the states has the generation, so their frames are bound to their positions only.
+        # The header of the states contains the generation, so the frames of states are bound to their indices only.
         return f"{kind} {self._generation if kind == 'journal' else 0} {index}"
 
     def _seal(self, content: bytes, kind: str, index: int) -> bytes:
@@ -211,7 +222,7 @@ class Store:
 
 
 def open_store(options: StateOptions, keys: Sequence[bytes]) -> Store:
-    """Open the store that a configuration names.
+    """Open the store of a configuration.
 
     Raises:
         StateError: If another process uses the file, or there are no keys for Redis.
@@ -251,7 +262,7 @@ def _fits(target: QueryFilter, name: str, stored: Mapping[str, Any]) -> bool:
 
 
 def _restore(target: QueryFilter | None, stored: Mapping[str, Any], frames: Iterator[bytes]) -> None:
-    """Read the states of a query. If there is no target, they are skipped."""
+    """Read the states of a query. If `target` is None, the states are skipped."""
     slots = np.array(stored["slots"], np.int64)
     packed: dict[int, bytes] = {}
     for first in range(0, len(slots), SERIES_PER_FRAME):

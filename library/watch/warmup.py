@@ -16,7 +16,12 @@ logger = logging.getLogger("rfa.watch")
 
 
 def warm_up(config: Config, filters: Mapping[str, QueryFilter], now: float) -> tuple[dict[str, float], int]:
-    """Filter the history of some queries without producing outputs.
+    """Filter the history of pushed queries without producing outputs.
+
+    Args:
+        config: The configuration.
+        filters: Filter of each query.
+        now: Current time, in seconds since 1970.
 
     Returns:
         The time up to which each query was read, and the number of rejected lines.

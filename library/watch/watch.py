@@ -1,9 +1,9 @@
-"""A running watch: its sources, the filters of the queries, the sinks, and the store for the states.
+"""Run a watch, which consists of a source, the filters of the queries, the sinks, and the store for the states.
 
-Each step reads new observations, filters them, writes the outputs, and confirms the rows in the store. After a crash
-between the last two, a restart reads the same rows and writes the same outputs again. Rows are therefore filtered
-exactly once, and written at least once. From Kafka to Kafka, outputs are written exactly once, see
-`rfa.library.watch.kafka`.
+Each step reads new observations, filters them, writes the outputs, and confirms the rows in the store. If the process
+ends after it has written outputs and before it has confirmed their rows, a restart reads the same rows and writes the
+same outputs again. Rows are therefore filtered exactly once, and written at least once. From Kafka to Kafka, outputs
+are written exactly once, see `rfa.library.watch.kafka`.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ logger = logging.getLogger("rfa.watch")
 # restart repeats at most this much work.
 SAVE_AFTER_SECONDS: Final = 10.0
 SAVE_AFTER_SAVES: Final = 10.0
-# How far a pushed observation may be ahead of this clock, and a cursor, which is ahead after the clock was set back.
+# Maximum time by which a pushed observation may be later than the system clock. The same limit applies to a cursor,
+# which is later if the clock was set back.
 MOST_AHEAD_SECONDS: Final = 600.0
 
 
 class Watch:
-    """Watch that runs the filters of a configuration, with their sinks and their store.
+    """Runs the filters of a configuration, with their sinks and their store.
 
     Args:
-        config: the configuration.
-        store: store for the states. If it is None, they are lost at the end.
-        now: function that returns the current time in seconds since 1970.
-        source: source that answers queries instead of the configured server.
+        config: The configuration.
+        store: Store for the states. If it is None, the states are lost at the end.
+        now: Function that returns the current time in seconds since 1970.
+        source: Source that answers queries instead of the configured server.
 
     Raises:
         ValueError, FileNotFoundError: If a model cannot be loaded, or the stored states cannot be used.
-        SourceError: If the type of a metric has to be asked for, and the server does not respond.
+        SourceError: If the server must be asked for the type of a metric and does not respond.
         OSError: If the store or Kafka cannot be used.
     """
 
@@ -98,11 +99,11 @@ class Watch:
         self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
-        """Replace the configuration. If the new one is invalid, the current one is kept. Addresses and files are not
-        changed.
+        """Replace the configuration. If the new one is invalid, the current one is kept. Return whether it was
+        replaced.
 
-        The states of queries with the same expression, type and model are kept. The other queries read their history
-        first.
+        Listening addresses and the storage of the states do not change. The states of queries with the same expression,
+        type and model are kept. The other queries read their history first.
         """
         try:
             config = reloadable(self.config, load_config(path))
@@ -128,7 +129,7 @@ class Watch:
         return True
 
     def _continues(self, name: str, one: QueryFilter) -> bool:
-        """Return whether another filter can continue with the states of a query."""
+        """Return whether `one` can continue with the states of the current filter of the query `name`."""
         return name in self.cursors and name in self.filters and one.fits(self.filters[name])
 
     def _replace_sinks(self, config: Config) -> None:
@@ -160,10 +161,12 @@ class Watch:
         """Filter rows, write their outputs, and confirm them.
 
         Args:
-            is_silent: whether the rows are history, whose outputs are not written.
+            rows: Rows of each query.
+            cursors: Positions of the sources after these rows.
+            is_silent: Whether the rows are history, whose outputs are not written.
 
         Raises:
-            StoreUnavailable: If the rows are filtered, but cannot be stored now. They wait for the next call.
+            StoreUnavailable: If the rows were filtered, but cannot be stored at present. The next call stores them.
         """
         begin = time.monotonic()
         with self._lock:
@@ -196,7 +199,7 @@ class Watch:
             raise
 
     def save(self) -> None:
-        """Store all states. If that is not possible now, the journal grows until the next attempt."""
+        """Store all states. If this is not possible at present, the journal grows until the next attempt."""
         with self._lock:
             begin = time.monotonic()
             if self._store is not None:
@@ -214,12 +217,13 @@ class Watch:
         rows are stored.
 
         Args:
-            cursors: positions of the source after these observations, which are stored with the rows.
-            only: names of queries. Only these process the observations, as history without outputs. None processes
-                them for all queries, with outputs.
+            samples: Observations of each series.
+            cursors: Positions of the source after these observations, which are stored with the rows.
+            only: Names of queries. If it is set, only these queries process the observations, as history without
+                outputs.
 
         Raises:
-            StoreUnavailable: See `ingest`.
+            StoreUnavailable: If the rows were filtered, but cannot be stored at present. The next call stores them.
         """
         with self._lock:
             found, now = self._router.route(samples), self._now()
@@ -259,7 +263,7 @@ class Watch:
     # Queries of Prometheus.
 
     def pull(self) -> None:
-        """Read and filter all steps up to now. A query that fails is read again at the next step."""
+        """Read and filter all steps up to now. If a query fails, its step is read again at the next time step."""
         begin = time.monotonic()
         assert self._queries is not None
         for name in self.filters:
@@ -286,13 +290,13 @@ class Watch:
         silent_until = end if last is None else -math.inf
         if last is not None and last > end + max(MOST_AHEAD_SECONDS, step):
             logger.warning("query %s: the system clock was set back by %.0f s", name, last - end)
-            last = self.cursors[name] = end  # its series drop what they already have
+            last = self.cursors[name] = end  # its series drop observations that they have filtered before
         begin = self.config.history_begin(end) if last is None else last
         for to, samples in read_parts(queries, one.query.expr, (begin, end), step):
             with self._lock:
                 self._take(one, samples, to, is_silent=to <= silent_until)
             if self._stop.is_set():
-                return  # a history that was not read to its end is read again
+                return  # the history is incomplete, so the next start reads it again
         if last is None:
             with self._lock:
                 self.cursors[name] = end
@@ -336,9 +340,10 @@ class Watch:
             stop.set()
 
     def close(self) -> None:
-        """Store the states and end.
+        """Store the states, and close the sinks and the store.
 
-        After an error, the journal is kept, because it may have rows whose outputs Kafka has not committed.
+        After an error, the states are not stored and the journal is kept, because it may contain rows whose outputs are
+        not committed in Kafka.
         """
         with self._lock:
             for sink in self.sinks:

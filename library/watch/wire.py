@@ -1,4 +1,4 @@
-"""Prometheus remote write 1.0: protobuf messages in snappy blocks."""
+"""Read and write Prometheus remote write 1.0, which consists of protobuf messages in snappy blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADERS: Final = {
     "Content-Encoding": "snappy",
     "X-Prometheus-Remote-Write-Version": "0.1.0",
 }
-# A value with these bits marks the end of a series and is not a number.
+# Bits of the NaN that marks the end of a series.
 _STALE: Final = np.uint64(0x7FF0000000000002)
 # Number, type and label of a field.
 _DOUBLE, _INT64, _STRING, _MESSAGE, _ONE, _MANY = 1, 3, 9, 11, 1, 3
@@ -75,10 +75,10 @@ def decompress(body: bytes) -> bytes:
 
 
 def read_write_request(body: bytes) -> list[Samples]:
-    """Return the series in a request, with times in seconds and without the markers of ended series.
+    """Return the series in a request, with times in seconds. Markers of ended series are left out.
 
     Raises:
-        WireError: If the body is not a request.
+        WireError: If the body is not a valid request.
     """
     try:
         request = WriteRequest.FromString(decompress(body))
@@ -98,7 +98,7 @@ def read_write_request(body: bytes) -> list[Samples]:
 
 
 def write_request(samples: Iterable[tuple[dict[str, str], float, float]]) -> bytes:
-    """Return a request with one sample for each series, given its labels, time in seconds and value."""
+    """Return a request with one sample for each series. An item consists of its labels, time in seconds and value."""
     request = WriteRequest()
     for labels, t, value in samples:
         series = request.timeseries.add()
