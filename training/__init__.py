@@ -1,1 +1,1 @@
-"""Training of runs from data, and evaluation of runs and bundles."""
+"""Train runs from data, and evaluate runs and bundles."""

@@ -1,11 +1,11 @@
 """Convert texts to tokens, which are stored in memory-mapped files. The tokenizer is a byte-level BPE that is trained
 on the training split.
 
-A corpus is a directory with `train`, `valid` and `test`, each a directory of files or files of that name
-(`train.jsonl`, `train-00000-of-00004.parquet`; `validation` may replace `valid`). One file, or a directory of files
-without these names, is a training split, whose last twentieth of tokens is used for validation. `documents.py` lists
-the kinds of files, and `huggingface.py` reads Hugging Face datasets. Files of whole numbers are sequences of events
-(`sequences.py`).
+A corpus is a directory with the splits `train`, `valid` and `test`. Each is a directory of files, or consists of the
+files with its name, such as `train.jsonl` or `train-00000-of-00004.parquet`. `validation` may replace `valid`. A single
+file, or a directory of files without these names, is a training split. The last twentieth of its tokens is used for
+validation. `documents.py` lists the formats of files, and `huggingface.py` reads Hugging Face datasets. Files of
+integers are sequences of events (`sequences.py`).
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ from rfa.training.sequences import END_OF_TEXT, are_sequences, event_tokenizer, 
 SPLITS = ("train", "valid", "test")
 # Other names of a split.
 NAMES = {"valid": ("valid", "validation")}
-# Share of the tokens that are used for validation if a corpus has one split, as 1 / HELD_OUT.
+# If a corpus has one split, 1 / HELD_OUT of its tokens are used for validation.
 HELD_OUT = 20
 # Number of pieces of text that are encoded at a time.
 PIECES = 64
 
 
 def split_files(data: Path, split: str) -> list[Path]:
-    """Return the sorted files of one split. A corpus without splits is its training split.
+    """Return the sorted files of one split. If the files of a corpus are not divided into splits, they are its training
+    split.
 
     Raises:
-        FileNotFoundError: If there is no such split.
+        FileNotFoundError: If the split does not exist.
         ValueError: If Hugging Face `datasets` is needed to read the corpus, and is missing or fails.
     """
     files = _named_files(data, split)
@@ -59,12 +60,12 @@ def has_one_split(data: Path) -> bool:
 
 
 def needs_conversion(data: Path) -> bool:
-    """Return whether only Hugging Face `datasets` can read a corpus: it has no other files."""
+    """Return whether a corpus contains only files that Hugging Face `datasets` must read."""
     return has_one_split(data) and is_convertible(data) and not _files_in(data)
 
 
 def trained_splits(data: Path) -> tuple[str, ...]:
-    """Return the splits that training reads."""
+    """Return the splits whose files training reads."""
     is_one = "valid" not in converted_files(data) if needs_conversion(data) else has_one_split(data)
     return ("train",) if is_one else ("train", "valid")
 
@@ -91,8 +92,7 @@ def _readable(paths: Iterator[Path]) -> list[Path]:
 def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> Tokenizer:
     """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
-    For files of event sequences, `vocab_size` is ignored. The numbers in the files then determine the size of the
-    vocabulary.
+    For files of event sequences, `vocab_size` is ignored. The vocabulary then consists of the integers in the files.
     """
     if are_sequences(files):
         return event_tokenizer(files)
@@ -115,8 +115,8 @@ def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> T
 
 
 def encode_files(tokenizer: Tokenizer, files: list[Path], field: str = FIELD) -> np.ndarray:
-    """Return the token ids of all files as uint16 (uint32 for large vocabularies), with an end-of-text token after each
-    document.
+    """Return the token ids of all files, with an end-of-text token after each document. Their type is uint16, or uint32
+    for large vocabularies.
 
     For files of event sequences (one per line), the result also begins with an end-of-text token.
     """
@@ -133,7 +133,7 @@ def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tu
         yield tokens, sum(path.stat().st_size for path in files)
         return
     for file in tqdm(files, desc="tokenise", unit="file"):
-        # None ends a document.
+        # None marks the end of a document.
         texts = (piece for document in documents(file, field) for piece in chain(document, (None,)))
         while group := tuple(islice(texts, PIECES)):
             encodings = iter(tokenizer.encode_batch([text for text in group if text], add_special_tokens=False))
@@ -160,9 +160,9 @@ class Corpus:
     """Tokenised splits on disk.
 
     Attributes:
-        directory: directory of the token files.
-        tokenizer: tokenizer of the corpus.
-        bytes_per_token: mean number of bytes per token of each split, which converts nats per token to bits per byte.
+        directory: Directory of the token files.
+        tokenizer: Tokenizer of the corpus.
+        bytes_per_token: Mean number of bytes per token of each split, which converts nats per token to bits per byte.
     """
 
     directory: Path
@@ -177,8 +177,14 @@ class Corpus:
 def prepare_corpus(
     folder: Path, directory: Path, vocab_size: int, field: str = FIELD, tokenizer: Tokenizer | None = None
 ) -> Corpus:
-    """Train the tokenizer unless one is given, and tokenise the training and validation splits into `directory`.
-    Existing files that match are reused.
+    """Tokenise the training and validation splits of a corpus. Existing files in `directory` that match are reused.
+
+    Args:
+        folder: Directory or file of the corpus.
+        directory: Directory for the token files.
+        vocab_size: Size of the vocabulary, if a tokenizer is trained.
+        field: Field of the text in JSONL, Parquet and Arrow files.
+        tokenizer: Tokenizer to use. If None, it is trained on the training split.
     """
     directory.mkdir(parents=True, exist_ok=True)
     files = {split: split_files(folder, split) for split in trained_splits(folder)}
@@ -238,10 +244,10 @@ class Blocks:
     def __init__(self, tokens: np.ndarray, context: int, batch: int, seed: int) -> None:
         if len(tokens) < context + 2:
             raise ValueError(
-                f"the training split has {len(tokens)} tokens; context {context} needs {context + 2} or more"
+                f"the training split has {len(tokens)} tokens, but context {context} requires at least {context + 2}"
             )
         self._tokens, self._context, self._batch, self._seed = tokens, context, batch, seed
-        # One window fewer than fit, because of the offset.
+        # An epoch has one window less than the text contains, because its windows start at an offset.
         self._per_epoch = max(1, (len(tokens) - 1) // context - 1)
         self._epoch, self._order, self._offset = -1, np.empty(0, np.int64), 0
 

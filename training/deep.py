@@ -1,5 +1,5 @@
-"""Trains a deep filter. The nominal filter is trained first, then the head in both modes, so that both modes share one
-set of weights.
+"""Train a deep filter. The nominal filter is trained first. Then the head is trained in both modes, so that both modes
+share one set of weights.
 
 The loss is the negative one-step predictive log likelihood of noisy measurements. Outliers and gaps are added to the
 inputs.
@@ -42,9 +42,9 @@ class FilterTrainingConfig(StrictConfig):
     """Training settings. The learning rates are the peaks of a cosine schedule with 5 % warm-up, one per phase.
 
     Attributes:
-        outliers, missing: shares of rows that training on recorded data disturbs. Simulated data already contain
-            outliers and gaps.
-        noise_settings: (sigma², eta²) of the simulated systems.
+        outliers, missing: Shares of the rows of recorded data that are replaced by outliers, and that are removed.
+            Simulated data already contain outliers and gaps.
+        noise_settings: Pairs (sigma², eta²) of the simulated systems.
     """
 
     steps: int = 600
@@ -71,7 +71,8 @@ class FilterTrainingConfig(StrictConfig):
 
 
 def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
-    """Return the configuration with the number of columns and the median step of the data.
+    """Return the configuration of a deep filter. The number of columns and the time unit, which is the median time
+    step, are taken from the data.
 
     Raises:
         ValueError: If the number of columns in the configuration differs from that of the data.
@@ -87,12 +88,13 @@ def deep_config(values: Mapping[str, Any], train: Batch) -> DeepFilterConfig:
 
 @dataclass
 class DeepTrainer:
-    """A training run with its model, optimiser and progress. A directory with progress is resumed.
+    """Trains a deep filter. If the directory `out` contains an unfinished run, it is resumed.
 
     Args:
-        data: source of the batches, as stored in the request file: hashes of files, or the name of a simulation.
-        is_recorded: whether the batches come from files. Training then adds outliers and gaps.
-        extended_at: earlier values of `steps` of a run that was extended. At these steps, the learning rate changed
+        data: Source of the batches, as stored in the request file. It consists of hashes of files, or is the name of a
+            simulation.
+        is_recorded: Whether the batches come from files. Training then adds outliers and gaps.
+        extended_at: Values of `steps` before each extension of the run. At these steps, the learning rate changed
             abruptly to the new schedule.
 
     Raises:
@@ -135,7 +137,8 @@ class DeepTrainer:
             load_moments(self.model, [self.optimiser], tensors)
 
     def _check(self, found: dict[str, Any]) -> None:
-        """Reject a directory with another run, and determine whether this run extends the existing one."""
+        """Raise a ValueError if the directory contains another run, and determine whether this run extends the existing
+        one."""
         if not {"data", "model", "training"} <= set(found):
             raise ValueError(f"{self.out} contains a different kind of run; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
@@ -151,7 +154,8 @@ class DeepTrainer:
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A run that resumes from them gives the same results, bit for bit."""
+        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit, as an uninterrupted
+        one."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
         with atomic_checkpoint(self.out) as folder:
@@ -163,7 +167,8 @@ class DeepTrainer:
         """Train to the last step.
 
         Args:
-            report: called with every line of the metrics file.
+            report: Function that is called with every line of the metrics file.
+            show_progress: Whether to show a progress bar.
 
         Raises:
             Stopped: If a signal arrived. The current step is saved.
@@ -196,7 +201,13 @@ class DeepTrainer:
         return self.model
 
     def update(self, y: Tensor, present: Tensor, times: Tensor) -> float:
-        """Do one optimiser step and return the loss."""
+        """Do one optimiser step on observations `y`, and return the loss.
+
+        Args:
+            y: Observations, `[B, N, P]`.
+            present: 1 for observed components and 0 for missing ones, `[B, N, P]`.
+            times: Times of the rows, `[B, N]`.
+        """
         config = self.training
         with_blocks = self.step >= config.nominal_steps
         for group in self.optimiser.param_groups:
@@ -216,7 +227,7 @@ class DeepTrainer:
 
 
 def _normalise(model: DeepFilter, batch: Batch) -> None:
-    """Set the median and the interquartile scale of each column, which are robust to outliers."""
+    """Set the centre and scale of each column to its median and interquartile scale, which are robust to outliers."""
     flat = batch.observations.reshape(-1, batch.observations.shape[-1])
     if not np.isfinite(flat).any(axis=0).all():
         raise ValueError("a column of the training data has no values")
@@ -229,10 +240,10 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of the current phase, and the negative log likelihood per component of each part.
+    """Return the loss of the current phase, and the negative log likelihood per component of the nominal filter and, if
+    `with_blocks`, of the head in both modes.
 
-    The parts are the nominal filter and, with blocks, the head in both modes. The loss is that of the nominal filter
-    or, with blocks, the mean over both modes of the head.
+    The loss is that of the nominal filter or, if `with_blocks`, the mean over both modes of the head.
     """
     lags = torch.diff(times, dim=1, prepend=times[:, :1]).float()
     ones = torch.ones_like(lags)
@@ -252,7 +263,7 @@ def _loss(
 def _disturb(
     y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Drop rows of recorded data and add outliers."""
+    """Remove random rows of recorded data and add outliers."""
     kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
     hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
     present = present * kept
@@ -260,7 +271,7 @@ def _disturb(
 
 
 def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Return the learning rate factor, which warms up over 5 % of each phase, then decays to 2 % along a cosine."""
+    """Return the learning rate factor. It warms up over 5 % of each phase, then decays to 2 % along a cosine."""
     is_nominal = step < config.nominal_steps
     length = config.nominal_steps if is_nominal else config.steps
     position = step if is_nominal else step - config.nominal_steps

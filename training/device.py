@@ -1,4 +1,4 @@
-"""Choice of the device for training and evaluation."""
+"""Choose the device for training and evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for the option `--device`. "auto" is the GPU if there is one.
+    """Return the device for the option `--device`. "auto" selects the GPU if there is one, otherwise the CPU.
 
     Raises:
         ValueError: If the name is not one of `DEVICES`, or torch cannot use a GPU.

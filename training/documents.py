@@ -1,4 +1,4 @@
-"""Streams the texts of a corpus from plain text in any encoding, JSONL, Parquet, and Arrow as written by Hugging Face
+"""Read the texts of a corpus from plain text in any encoding, JSONL, Parquet, and Arrow as written by Hugging Face
 datasets.
 
 A plain text file is one document. In the other formats, each row is a document, whose text is in the field `field`.
@@ -18,7 +18,7 @@ from rfa.data.csv_text import decode_text
 SUFFIXES = (".txt", ".jsonl", ".ndjson", ".parquet", ".arrow")
 LINES = (".jsonl", ".ndjson")
 FIELD = "text"
-# Number of characters that are encoded at a time, and number of bytes that are read at a time.
+# Minimum number of characters that are encoded at a time, and number of bytes that are read at a time.
 PIECE_CHARACTERS = 1 << 16
 CHUNK_BYTES = 1 << 20
 ROWS = 1024
@@ -45,8 +45,11 @@ def is_plain(file: Path) -> bool:
 
 
 def pieces(parts: Iterator[str]) -> Iterator[str]:
-    """Split a text, given in parts, at line breaks, into pieces of `PIECE_CHARACTERS` or more. A line break belongs to
-    the piece after it.
+    """Split a text at line breaks into pieces of at least PIECE_CHARACTERS, except for the last piece. A line break
+    belongs to the piece after it.
+
+    Args:
+        parts: Consecutive parts of the text.
     """
     text = ""
     for part in parts:
@@ -66,7 +69,7 @@ def is_utf8(file: Path) -> bool:
 
 
 def decoded(file: Path) -> Iterator[str]:
-    """Yield the text of a file in any encoding in parts. Line breaks are not changed.
+    """Yield the text of a file in parts. The file may have any encoding. Line breaks are not changed.
 
     Raises:
         ValueError: If the file is not text. The message names the file and the line.
@@ -83,7 +86,7 @@ def decoded(file: Path) -> Iterator[str]:
 
 
 def _invalid_line(file: Path) -> int | None:
-    """Return the number of the first line with bytes that are not UTF-8."""
+    """Return the number of the first line with bytes that are not UTF-8. Return None if there is no such line."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):
@@ -114,9 +117,9 @@ def _field_of(line: str, field: str, where: str) -> str:
     try:
         row = json.loads(line)
     except ValueError as error:
-        raise ValueError(f"{where}: not JSON: {error}") from None
+        raise ValueError(f"{where} is not JSON: {error}") from None
     if not isinstance(row, dict):
-        raise ValueError(f"{where}: not a JSON object")
+        raise ValueError(f"{where} is not a JSON object")
     return _checked(row.get(field), field, sorted(row), where)
 
 
@@ -155,12 +158,12 @@ def _batches(file: Path, field: str) -> Iterator[Any]:
 def _check_column(field: str, schema: Any, file: Path) -> None:
     if field not in schema.names:
         names = ", ".join(schema.names)
-        raise ValueError(f"{file}: no column {field!r} among {names}; name the text column with --field")
-    # Hugging Face datasets stores values of mixed types as texts that contain JSON, and their type in the metadata.
+        raise ValueError(f"{file}: there is no column {field!r} among {names}; name the text column with --field")
+    # Hugging Face datasets stores values of mixed types as strings that contain JSON, and their type in the metadata.
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     kind = described.get("info", {}).get("features", {}).get(field, {}).get("_type", "Value")
     if kind != "Value":
-        raise ValueError(f"{file}: field {field!r} contains not only strings, but {kind}")
+        raise ValueError(f"{file}: field {field!r} must contain strings, but its type is {kind}")
 
 
 def _checked(value: Any, field: str, names: list[str], where: str) -> str:

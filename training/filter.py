@@ -1,4 +1,4 @@
-"""`rfa train filter`: trains a deep filter, fits a structural filter, or writes the run of a linear one.
+"""Train a deep filter, fit a structural filter, or write the run of a linear filter, with `rfa train filter`.
 
 A deep filter is trained on noisy measurements without true states (`rfa.training.deep`). A structural filter is fitted
 to a CSV file by maximum likelihood (`rfa.fitting.column_models`) and saved as a linear filter.
@@ -41,7 +41,8 @@ FITTED_FILE = "fitted.jsonl"
 # Seeds of the simulated splits. Tests and benchmarks use other seeds.
 SEEDS = {"train": 1, "validation": 2}
 VALIDATION_SEQUENCES = 480
-# Longest season, in steps, that is calibrated. Calibration windows have few forecasts of longer seasons.
+# Longest season, in steps, that is used as a horizon of the calibration. Calibration windows contain few forecasts over
+# longer horizons.
 LONGEST_LEAD = 48
 DISTURBANCES = (
     Disturbance(),
@@ -56,7 +57,13 @@ FAMILIES = ("linear", "structural", "deep")
 
 @dataclass(frozen=True)
 class FilterRun:
-    """A configuration file with family ("linear", "structural" or "deep"), model, and training (only for "deep")."""
+    """Content of a configuration file.
+
+    Attributes:
+        family: "linear", "structural" or "deep".
+        model: Section that describes the model.
+        training: Training settings. They are only used for the family "deep".
+    """
 
     family: str
     model: dict[str, Any]
@@ -85,7 +92,7 @@ class FilterRun:
 
 @dataclass(frozen=True)
 class FilterData:
-    """Training and validation batches from one source."""
+    """Training and validation batches from one source, and the files of the source."""
 
     train: Batch
     validation: Batch
@@ -93,7 +100,7 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Simulate the oscillator at the noise settings, with a quarter of the sequences under each disturbance."""
+    """Simulate the oscillator at the noise settings. A quarter of the sequences has each disturbance."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
@@ -103,7 +110,7 @@ def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, f
 
 
 def joined(parts: Sequence[Batch]) -> Batch:
-    """Concatenate batches of sequences of equal length. All must contain the true states."""
+    """Concatenate batches of sequences of equal length. Each batch must contain the true states."""
     truth = [part.truth for part in parts if part.truth is not None]
     return Batch(
         np.concatenate([part.times for part in parts]),
@@ -121,7 +128,7 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """Load data from a CSV file or "simulate:oscillator"."""
+    """Load data from a CSV file, or simulate them if `source` is "simulate:oscillator"."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
@@ -144,17 +151,20 @@ def train_filter(
     """Train (deep), fit (structural) or build (linear) a filter, and write its run.
 
     The files are config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep
-    filters. An interrupted deep filter is resumed. A finished run is returned unchanged, or continued if the
-    configuration has more steps.
+    filters. An interrupted training of a deep filter is resumed. A finished run is returned unchanged, or continued if
+    the configuration has more steps.
 
     Args:
-        config: a configuration file, or its content.
-        data: path of a CSV file, or "simulate:oscillator". Linear filters only use it for calibration at export.
-        report: called with every line of metrics.jsonl.
+        config: Path of a configuration file, or its content.
+        data: Path of a CSV file, or "simulate:oscillator". For linear filters, the data are used only for the
+            calibration at export.
+        out: Directory of the run.
+        report: Function that is called with every line of metrics.jsonl.
+        show_progress: Whether to show a progress bar.
 
     Raises:
-        ValueError: If the data do not fit the configuration, or the directory contains another run.
-        Stopped: If a signal arrived. The run is saved, and the same call continues it.
+        ValueError: If the data do not match the configuration, or the directory contains another run.
+        Stopped: If a signal arrived. The run is saved; repeat the call to continue it.
     """
     run = config if isinstance(config, FilterRun) else FilterRun.from_file(config)
     directory = Path(out)
@@ -190,7 +200,7 @@ def _train_deep(
     report: Callable[[dict[str, float]], None] | None,
     show_progress: bool,
 ) -> StateFilter:
-    """Train a deep filter to its last step. A directory with progress is resumed."""
+    """Train a deep filter to its last step. If the directory contains an unfinished run, it is resumed."""
     config = deep_config(run.model, source.train)
     origin = file_hashes(list(source.files)) or data
     is_recorded = bool(source.files)
@@ -199,7 +209,7 @@ def _train_deep(
     )
     finished = directory / RECORD_FILE
     if trainer.is_extended:
-        finished.unlink(missing_ok=True)  # it describes weights that are about to change
+        finished.unlink(missing_ok=True)  # it describes weights that will change
     if trainer.step == trainer.steps and finished.is_file():
         tqdm.write(LEFT.format(directory), file=sys.stderr)
         return trainer.model.eval()
@@ -215,7 +225,7 @@ def _train_deep(
 def _written(
     directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
 ) -> StateFilter:
-    """Write a finished run with its validation data for calibration."""
+    """Write a finished run, including its validation data for the calibration."""
     save_checkpoint(directory, family, model)
     save_batch(directory / VALIDATION_FILE, validation)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")

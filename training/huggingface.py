@@ -1,4 +1,5 @@
-"""Corpora of Hugging Face `datasets`: directories written by `save_to_disk`, and directories that only it can read.
+"""Read corpora with Hugging Face `datasets`: directories that `save_to_disk` wrote, and directories of files that only
+`datasets` can read.
 
 A saved dataset is read without that package. Otherwise, `datasets` converts CSV, JSON and compressed files to Arrow
 files in its cache. `documents.py` reads the Arrow files.
@@ -11,19 +12,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-# Names of splits in datasets, by our name.
+# Names that datasets use for each split.
 SPLIT_NAMES = {"train": ("train",), "valid": ("valid", "validation", "dev"), "test": ("test",)}
 CONVERTED_SUFFIXES = (".csv", ".tsv", ".json", ".gz", ".bz2", ".xz", ".zst", ".lz4", ".zip")
 STATE_FILE = "state.json"
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """Return the data files of a split written by `save_to_disk`, or None for another directory.
+    """Return the data files of a split that `save_to_disk` wrote. Return None if it did not write this directory.
 
     The directory may also contain cached results of `map`, which are not data.
 
     Raises:
-        ValueError: If its description is invalid. The message names the file.
+        ValueError: If the description of the dataset is invalid. The message names the file.
     """
     state = directory / STATE_FILE
     if not state.is_file():
@@ -35,7 +36,7 @@ def saved_files(directory: Path) -> list[Path] | None:
 
 
 def is_convertible(data: Path) -> bool:
-    """Return whether a directory contains files that need `datasets`."""
+    """Return whether a directory contains files that only `datasets` can read."""
     return data.is_dir() and any(_convertible_files(data))
 
 
@@ -48,7 +49,7 @@ def converted_files(data: Path) -> dict[str, list[Path]]:
     """
     if importlib.util.find_spec("datasets") is None:
         names = ", ".join(sorted({file.name for file in _convertible_files(data)})[:3])
-        raise ValueError(f"{data}: {names} need the package datasets: pip install datasets")
+        raise ValueError(f"{data}: to read {names}, install the package datasets: pip install datasets")
     import datasets
 
     try:
@@ -67,7 +68,8 @@ def _convertible_files(data: Path) -> list[Path]:
 
 
 def _named(error: Exception, data: Path) -> ValueError:
-    """Return an error that names the file which `datasets` cannot read: it reports the line, but not the file."""
+    """Return an error that names the file that `datasets` cannot read, because the error of `datasets` names only the
+    line."""
     import datasets
 
     for file in _convertible_files(data):

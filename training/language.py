@@ -1,4 +1,4 @@
-"""Trains a language model. The loss is the mean of the cross-entropies of its modes, weighted by `recurrent_share`."""
+"""Train a language model. The loss is the mean of the cross-entropies of its modes, weighted by `recurrent_share`."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ VALIDATION_TOKENS = 65_536
 
 @dataclass
 class Trainer:
-    """A training run with its model, optimiser and progress.
+    """Trains a language model, and stores its progress.
 
     Attributes:
-        smooth: running mean of the training loss of each mode.
-        extended_at: values of `steps` before each extension of the run. The learning rate jumped at these steps.
-        processes: the processes that train together.
-        begin_from: the model whose weights a new run starts with. None uses random weights.
+        smooth: Running mean of the training loss of each mode.
+        extended_at: Values of `steps` before each extension, at which the learning rate changed abruptly.
+        processes: Processes that train the model.
+        begin_from: Model with whose weights a new run starts. If None, the weights are random.
     """
 
     run: LanguageRun
@@ -87,22 +87,22 @@ class Trainer:
             elif has_compiler():
                 self._compiled_loss = compiled_cross_entropy()
             else:
-                warnings.warn("no C++ compiler found; training is not compiled and up to twice as slow", stacklevel=2)
+                warnings.warn("training is up to twice as slow without a C++ compiler; install g++", stacklevel=2)
         if is_resumed:
             progress = json.loads((self.out / PROGRESS_FILE).read_text())
             self.step, self.seconds = progress["step"], progress["seconds"]
-            # Runs of earlier versions do not have these.
+            # Progress files of some versions lack these fields.
             self.smooth, self.extended_at = progress.get("smooth", {}), progress.get("extended_at", [])
             self.optimiser.load_state(load_file(self.out / OPTIMISER_FILE))
 
     @property
     def is_sharded(self) -> bool:
-        """Whether each process has a part of the weights."""
+        """Whether each process stores only a part of the weights."""
         return self.run.training.fsdp and self.processes.count > 1
 
     @property
     def averaged(self) -> LanguageModel:
-        """The model that is validated and saved, which is the running average if configured."""
+        """Model that is validated and saved. It is the running average if one is configured."""
         return cast(LanguageModel, self.optimiser.averaged)
 
     @property
@@ -112,7 +112,8 @@ class Trainer:
 
     @property
     def position(self) -> float:
-        """Position in the learning rate schedule, in steps. A time limit makes it proportional to the time used."""
+        """Position in the learning rate schedule, in steps. With a time limit, it is proportional to the elapsed
+        time."""
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -122,20 +123,21 @@ class Trainer:
 
     @property
     def modes_now(self) -> tuple[Mode, ...]:
-        """Modes trained at this step."""
+        """Modes that are trained at this step."""
         config = self.run.training
         return self.modes if self.position >= config.recurrent_from * config.steps else ("attention",)
 
     @property
     def shares(self) -> dict[Mode, float]:
-        """Weight of each mode's loss at this step. The weights sum to one."""
+        """Weight of the loss of each mode at this step. The weights sum to one."""
         if len(self.modes_now) == 1:
             return dict.fromkeys(self.modes_now, 1.0)
         recurrent = self.run.training.recurrent_share
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A run that resumes from them gives the same results, bit for bit."""
+        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit, as one without
+        interruption."""
         model, state = self.averaged, self.optimiser.state()
         if self.is_sharded:
             weights, state = gathered(model.state_dict()), gathered(state)
@@ -152,13 +154,13 @@ class Trainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def extend(self, earlier_steps: int) -> None:
-        """Continue a run that had fewer steps, and remove its record, because the weights will change."""
+        """Continue a finished run of `earlier_steps` steps. Its record is removed, because the weights will change."""
         self.extended_at.append(earlier_steps)
         (self.out / RECORD_FILE).unlink(missing_ok=True)
         self.save()
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Loss) -> dict[str, float]:
-        """Do one optimiser step, and return the loss of each mode."""
+        """Do one optimiser step, and return the loss of each mode. `inputs` and `targets` are token ids `[B, N]`."""
         config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
         self.model.passes = config.passes_of(self.step, self.run.model.inner)
@@ -257,27 +259,27 @@ def train_language(
     minutes: float | None = None,
     begin_from: Path | None = None,
 ) -> dict[str, Any]:
-    """Train a language model on a corpus directory. A directory with progress is resumed.
+    """Train a language model on a corpus. If the run directory contains an unfinished run, it is resumed.
 
     A finished run is returned unchanged, or continued if the configuration has more steps.
 
     Args:
-        config: name of a packaged configuration, or path of a JSON file.
-        data: corpus: a directory with train and valid, a directory of files, or a file (`corpus.py`).
-        out: run directory for weights, tokenizer, metrics and record.
-        variant: name in `variants.json`.
-        seed, steps, minutes: replace the values of the configuration.
-        corpus_dir: directory for the tokenised corpus, which runs may share. The default is inside `out`.
-        device: auto, cpu or cuda.
-        field: field of the text in JSONL, Parquet and Arrow.
-        begin_from: run or bundle whose weights and tokenizer a new run starts with.
+        config: Name of a packaged configuration, or path of a JSON file.
+        data: Corpus: a directory with train and valid, a directory of files, or a file (`corpus.py`).
+        out: Run directory for weights, tokenizer, metrics and record.
+        variant: Name of a variant in `variants.json`.
+        seed, steps, minutes: Values that replace those of the configuration.
+        corpus_dir: Directory for the tokenised corpus, which runs may share. The default is inside `out`.
+        device: "auto", "cpu" or "cuda".
+        field: Field of the text in JSONL, Parquet and Arrow files.
+        begin_from: Run or bundle whose weights and tokenizer a new run starts with.
 
     Returns:
-        The record of the run, with validation losses, tokens seen, seconds and provenance.
+        Record of the run, with validation losses, tokens seen, seconds and provenance.
 
     Raises:
-        ValueError: If the directory contains another run, the text has too few tokens, or the device does not exist.
-        Stopped: If a signal arrived. The run is saved, and the same call continues it.
+        ValueError: If `out` contains another run, the text has too few tokens, or the device does not exist.
+        Stopped: If a signal arrived. The run is saved; repeat the call to continue it.
     """
     path = find_config(config)
     run = LanguageRun.from_file(path, variant)
@@ -294,7 +296,8 @@ def train_language(
 
 
 class Source(NamedTuple):
-    """Inputs of a run: corpus, field of the text, directory of the tokens, and run or bundle with initial weights."""
+    """Inputs of a run: corpus, field of its text, directory for the tokens, and run or bundle with the initial
+    weights."""
 
     data: Path
     field: str
@@ -310,7 +313,7 @@ def _train(
     processes: Processes,
     **names: str | None,
 ) -> dict[str, Any]:
-    """Train on this process's share of each batch."""
+    """Train on the rows of each batch that belong to this process."""
     if run.training.batch % (run.training.accumulation * processes.count):
         raise ValueError(f"batch must be a multiple of accumulation times {processes.count}, the number of processes")
     if run.training.minutes is not None and processes.count > 1:
@@ -320,7 +323,7 @@ def _train(
     is_extended = request.is_file() and _is_extended(out, run)
     if finished.is_file() and request.is_file() and not is_extended:
         return _finished(out, source.data)
-    # The first process prepares the corpus, and the others read it.
+    # The first process prepares the corpus. The others wait, then read it.
     if not processes.is_first:
         processes.wait()
     _save_tokenizer(out, corpus := _corpus(run, source, names["config_name"]))
@@ -330,7 +333,7 @@ def _train(
     trainer = Trainer(run, corpus, out, device, processes=processes, begin_from=earlier)
     if is_extended:
         trainer.extend(json.loads(request.read_text())["training"]["steps"])
-    processes.wait()  # the request below is read above, so all processes must have read it
+    processes.wait()  # the first process writes the request below, which the others must have read above
     if processes.is_first:
         request.write_text(json.dumps(run.to_dict(), indent=2) + "\n")
     record = _record(trainer, trainer.train(), source, **names)
@@ -347,7 +350,7 @@ def _corpus(run: LanguageRun, source: Source, config_name: str | None) -> Corpus
     if (found := corpus.tokenizer.get_vocab_size()) != run.model.vocab_size:
         raise ValueError(
             f"{config_name}: vocab_size is {run.model.vocab_size}, but the training text has {found} tokens; train "
-            "on more text, or with that vocab_size"
+            "on more text, or set vocab_size to this number"
         )
     return corpus
 
@@ -370,10 +373,8 @@ def _record(trainer: Trainer, validation: dict[str, float], source: Source, **na
 
 
 def _is_extended(out: Path, run: LanguageRun) -> bool:
-    """Return whether the run in `out` differs only by having fewer steps.
-
-    The parsed values are compared, because request files of earlier versions may lack fields.
-    """
+    """Return whether the run in `out` differs from `run` only by having fewer steps. The parsed values are compared,
+    because request files of some versions lack fields."""
     found = LanguageRun.from_file(out / REQUEST_FILE)
     requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
     return check_request(out, requested, earlier)
@@ -393,7 +394,7 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
 
 
 def _save_tokenizer(out: Path, corpus: Corpus) -> None:
-    """Write the tokenizer. If the run is in progress, the tokenizer must match its tokenizer."""
+    """Write the tokenizer. If the directory contains an unfinished run, its tokenizer must be the same."""
     path, text = out / TOKENIZER_FILE, corpus.tokenizer.to_str(pretty=True)
     if (out / PROGRESS_FILE).is_file() and path.is_file() and json.loads(path.read_text()) != json.loads(text):
         raise ValueError(f"{out} contains a run that was started with different text; choose another --out")

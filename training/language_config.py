@@ -1,4 +1,4 @@
-"""Configurations for training language models: `LanguageRun`, packaged configurations and variants."""
+"""Configurations for training language models, which are packaged files or files of the user, and their variants."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ class TrainingConfig(SequenceTrainingConfig):
     """Training settings.
 
     Attributes:
-        modes: modes to train. If empty, all modes of the model are trained.
-        recurrent_from: share of the steps, at the start, that train only the attention mode. Later steps train both
+        modes: Modes to train. If empty, all modes of the model are trained.
+        recurrent_from: Share of the steps, at the start, that train only the attention mode. Later steps train both
             modes.
-        recurrent_share: weight of the loss of the recurrent mode if both modes are trained. The loss of the attention
+        recurrent_share: Weight of the loss of the recurrent mode if both modes are trained. The loss of the attention
             mode has the remaining weight.
-        own_rows: whether each row of a batch trains only one mode, which takes half the time per token. The share
-            `recurrent_share` of the rows trains the recurrent mode, the others the attention mode. By default, all rows
-            train both modes.
-        vary_passes: whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
+        own_rows: Whether each row of a batch trains only one mode, which takes half the time per token. The share
+            `recurrent_share` of the rows trains the recurrent mode, and the others the attention mode. By default, all
+            rows train both modes.
+        vary_passes: Whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
             choose the number of passes.
         attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
         compile: whether to use torch.compile, for the loss on a CPU and for eager attention on a GPU.
         accumulation: number of parts into which a batch is split. The parts are computed one after another, to limit
             memory use.
-        fsdp: whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).
-            Requires Adam.
+        fsdp: Whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).
+            It requires Adam.
     """
 
     context: int = 256
@@ -81,7 +81,7 @@ class TrainingConfig(SequenceTrainingConfig):
 
 @dataclass(frozen=True)
 class LanguageRun:
-    """A training configuration file with the sections model and training."""
+    """Content of a training configuration file, which has the sections model and training."""
 
     model: LanguageModelConfig
     training: TrainingConfig
@@ -95,7 +95,7 @@ class LanguageRun:
         """Read a configuration, with the overrides of a variant from `variants.json`.
 
         Raises:
-            ValueError: If there are unknown sections, keys or variants, or invalid values. The message lists the valid
+            ValueError: If a section, key or variant is unknown, or a value is invalid. The message lists the valid
                 ones.
         """
         document = read_sections(path)
@@ -113,19 +113,22 @@ def load_variants() -> dict[str, dict[str, Any]]:
 
 
 def check_variant(name: str) -> str:
-    """Return `name`.
+    """Return `name` if it is the name of a variant.
 
     Raises:
-        ValueError: If there is no such variant.
+        ValueError: If there is no such variant. The message lists the variants.
     """
     available = load_variants()
     if name not in available:
-        raise ValueError(f"no variant {name!r}; the variants are {list(available)}")
+        raise ValueError(f"there is no variant {name!r}; the variants are {list(available)}")
     return name
 
 
 def find_config(name: str) -> Path:
-    """Return the path of a configuration, given a path or the name of a packaged configuration.
+    """Return the path of a configuration.
+
+    Args:
+        name: Path of a configuration, or name of a packaged configuration.
 
     Raises:
         FileNotFoundError: If neither exists. The message lists the packaged names.
@@ -134,6 +137,6 @@ def find_config(name: str) -> Path:
         if candidate.is_file():
             return candidate
     raise FileNotFoundError(
-        f"no config {name!r}; the packaged configs are "
+        f"there is no config {name!r}; pass the path of a file, or one of the packaged configs "
         f"{sorted(path.stem for path in CONFIGS.glob('*.json') if path != VARIANTS_FILE)}"
     )

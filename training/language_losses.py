@@ -1,4 +1,4 @@
-"""The loss of a language model, in training and on validation text."""
+"""Compute the loss of a language model, in training and on validation text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Loss = Callable[[LanguageModel, Tensor, Tensor, Mode], Tensor]
 
 
 def has_compiler() -> bool:
-    """Return whether torch.compile finds a C++ compiler: the one that CXX names, g++ or clang++."""
+    """Return whether torch.compile finds a C++ compiler, which is the value of CXX, g++ or clang++."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 

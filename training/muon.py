@@ -1,4 +1,5 @@
-"""Muon in float32. On processors that emulate bfloat16, bfloat16 is twenty times slower than float32."""
+"""Muon in float32. Processors without hardware support for bfloat16 compute in bfloat16 about twenty times more
+slowly."""
 
 from __future__ import annotations
 
@@ -11,9 +12,8 @@ from torch import Tensor
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Return U S' Vᵀ, with singular values S' of about 1, for a matrix with the decomposition U S Vᵀ. The method is the
-    Newton-Schulz iteration (Jordan et al. 2024).
-    """
+    """Return U S' Vᵀ with singular values S' of about 1, where U S Vᵀ is the singular value decomposition of `matrix`.
+    The method is the Newton-Schulz iteration (Jordan et al. 2024)."""
     a, b, c = coefficients
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm().clamp(min=eps)
@@ -24,9 +24,8 @@ def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], ste
 
 
 class Float32Muon(torch.optim.Muon):
-    """Muon in float32, with adjust_lr_fn "match_rms_adamw" and Nesterov momentum. The names in its state are those of
-    torch's Muon.
-    """
+    """Muon in float32, with adjust_lr_fn "match_rms_adamw" and Nesterov momentum. Its state has the same names as that
+    of `torch.optim.Muon`."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]

@@ -29,9 +29,10 @@ SCHEDULES = ("onecycle", "wsd")
 DECAYS = ("linear", "sqrt")
 PRECISIONS = ("bf16", "fp32")
 
-# Narrower matrices are tables of heads and slots. They are trained without weight decay and Muon.
+# Matrices with a smaller dimension than this are parameters of heads and slots. They are trained without weight decay
+# and without Muon.
 NARROWEST_MATRIX = 17
-# Key prefixes of the running average in the state.
+# Prefix of the keys of the trained weights, and key of the number of averaged steps, in the state.
 WEIGHTS, COUNT = "weights", "n_averaged"
 
 
@@ -40,11 +41,11 @@ class OptimiserConfig(StrictConfig):
     """Optimiser settings. Learning rates are the peaks of the schedule.
 
     Attributes:
-        optimiser: "muon" updates the matrices of the blocks with Muon at `matrix_learning_rate`, and other parameters
-            with Adam.
-        decay: shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
-        ema: weight of the old value in the running average. 0 disables the average.
-        matrix_precision: precision of the matrix products of Muon. fp32 is faster on processors without bfloat16.
+        optimiser: If it is "muon", the matrices of the blocks are trained with Muon at `matrix_learning_rate`, and all
+            other parameters with Adam.
+        decay: Shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
+        ema: Weight of the old value in the running average. 0 disables the average.
+        matrix_precision: Precision of the matrix products of Muon. fp32 is faster on processors without bfloat16.
     """
 
     steps: int
@@ -100,9 +101,8 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Return the learning rate as a share of its peak: a linear warm-up, a constant part, and a decay that reaches zero
-    at step `steps`.
-    """
+    """Return the learning rate as a share of its peak. It rises linearly, is then constant, and decays to zero at step
+    `steps`."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
@@ -116,9 +116,8 @@ def rate_factor(step: float, config: OptimiserConfig) -> float:
 
 
 def is_sde_parameter(name: str) -> bool:
-    """Return whether a parameter is an SDE scalar (noises, nu, tau, confidence gate), which form a separate group in
-    the paper.
-    """
+    """Return whether a parameter is an SDE scalar (noises, nu, tau, confidence gate). The paper trains these in a
+    separate group."""
     return ".dynamics." in name or ".confidence." in name
 
 
@@ -180,7 +179,7 @@ def moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer]) -> dict[s
 
 
 def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tensors: Mapping[str, Tensor]) -> None:
-    """Load the state that `moments` returned. Parameters that never had a gradient have no entry."""
+    """Load the state that `moments` returned. It has no entries for parameters that never had a gradient."""
     named = dict(module.named_parameters())
     part_of = {p: part for part in parts for group in part.param_groups for p in group["params"]}
     for label, tensor in tensors.items():
@@ -189,7 +188,7 @@ def load_moments(module: nn.Module, parts: Iterable[torch.optim.Optimizer], tens
 
 
 class Optimiser:
-    """Updates every parameter of a module, and their running average if configured.
+    """Updates every parameter of a module, and the running average of the parameters if one is configured.
 
     The average starts as a copy of `module`. To resume, create the optimiser from the saved model, then call
     `load_state`.
@@ -216,7 +215,7 @@ class Optimiser:
 
     @property
     def averaged(self) -> nn.Module:
-        """The running average, or the trained module without one."""
+        """Running average of the module. Without a running average, it is the trained module."""
         return self.module if self.average is None else self.average.module
 
     def zero_grad(self) -> None:
@@ -237,9 +236,8 @@ class Optimiser:
             self.average.update_parameters(self.module)
 
     def state(self) -> dict[str, Tensor]:
-        """Return the state that is needed to resume, in addition to the saved model, as tensors with the names
-        `<key>.<parameter>`.
-        """
+        """Return the state that is needed to resume in addition to the saved model. Its tensors have the names
+        `<key>.<parameter>`."""
         tensors = moments(self.module, self.parts)
         if self.average is not None:
             tensors |= {f"{WEIGHTS}.{name}": parameter for name, parameter in self.module.named_parameters()}
@@ -248,7 +246,7 @@ class Optimiser:
 
     @torch.no_grad()
     def load_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Resume from a state that `state` returned. Parameters that never had a gradient have no entry."""
+        """Resume from a state that `state` returned. It has no entries for parameters that never had a gradient."""
         named, rest = dict(self.module.named_parameters()), {}
         for label, tensor in tensors.items():
             key, _, name = label.partition(".")

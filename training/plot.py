@@ -1,4 +1,4 @@
-"""Plots the metrics of a run: training and validation loss against tokens, with one line per mode."""
+"""Plot training and validation loss of a run against tokens, with one line per mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plot_metrics(run: Path) -> Path:
     figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
     tokens = [row["tokens"] for row in rows]
     for color, mode in zip(("tab:blue", "tab:orange"), rows[-1]["valid"], strict=False):
-        # A mode that joined later has no earlier training loss.
+        # A mode that is trained only in later steps has no training loss in the first rows.
         trained = [row["train"].get(mode, math.nan) for row in rows]
         axes.plot(tokens, trained, color=color, alpha=0.4, label=f"train, {mode}")
         axes.plot(tokens, [row["valid"][mode] for row in rows], color=color, marker=".", label=f"valid, {mode}")

@@ -64,7 +64,8 @@ class Processes:
         return dict(zip(numbers, (values / self.count).tolist(), strict=True))
 
     def largest(self, number: int) -> int:
-        """Return the largest value of a number over the processes, such as a signal that one of them received."""
+        """Return the largest value of a number over the processes. It is used for signals, which only one process may
+        receive."""
         if self.count == 1:
             return number
         value = torch.tensor([number])
@@ -81,19 +82,18 @@ ALONE = Processes()
 
 
 def gathered(tensors: Mapping[str, Any]) -> dict[str, Tensor]:
-    """Return the complete tensors, which may be sharded over the processes. All processes must call this."""
+    """Return the complete tensors. Tensors may be sharded over the processes, so all processes must call this."""
     return {name: part.full_tensor() if is_part(part) else part for name, part in tensors.items()}
 
 
 def is_part(tensor: Any) -> bool:
-    """Return whether a tensor is a DTensor, of which this process has only a part. The class is not imported, because
-    that takes a second.
-    """
+    """Return whether a tensor is a DTensor, of which this process stores only a part. The class is not imported,
+    because the import takes a second."""
     return hasattr(tensor, "full_tensor")
 
 
 def part_like(whole: Tensor, parameter: Any) -> Tensor:
-    """Return this process's part of a tensor, which corresponds to its part of a parameter."""
+    """Return the part of a tensor that corresponds to this process's part of a parameter."""
     if not is_part(parameter) or not whole.dim():
         return whole.to(parameter.device)
     from torch.distributed.tensor import distribute_tensor

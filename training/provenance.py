@@ -1,4 +1,4 @@
-"""Provenance of a result: data hashes, code version, library versions and machine."""
+"""Record how a result was made: hashes of the data, code version, library versions and machine."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rfa.training.corpus import file_hashes
 
 
 def provenance(files: list[Path], device: torch.device) -> dict[str, Any]:
-    """Return the provenance for the record of a run. File names have no directories."""
+    """Return the provenance for the record of a run. It contains file names without directories."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
     return {
         "data": file_hashes(files),

@@ -1,4 +1,4 @@
-"""Loads recorded files for training and evaluation, and prints the loader's notes."""
+"""Load recorded files for training and evaluation, and print the loader's notes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Resumable runs with atomic checkpoints.
 
-A run directory has `request.json`, which records what was requested, and `progress.json`. The same request, or one for
-more steps, continues the run; other requests are rejected. `checkpoint.sha256` has the digests of the checkpoint files
-in the format of `sha256sum`. Files that do not match are rejected.
+The directory of a run contains `request.json`, which records what was requested, and `progress.json`. The same request,
+or a request for more steps, continues the run; other requests are rejected. `checkpoint.sha256` contains the digests of
+the checkpoint files in the format of `sha256sum`. Files that do not match are rejected.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ REQUEST_FILE = "request.json"
 PROGRESS_FILE = "progress.json"
 OPTIMISER_FILE = "optimiser.safetensors"
 DIGESTS_FILE = "checkpoint.sha256"
-# Not imported from `rfa.model.checkpoint`, because fitting uses this file without torch.
+# The names are not imported from `rfa.model.checkpoint`, because fitting uses this module without torch.
 CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE, REQUEST_FILE)
-# Name of a complete checkpoint while its files are moved. An unfinished checkpoint has a suffix.
+# Name of the directory of a complete checkpoint while its files are moved. That of an unfinished one also has a suffix.
 WHOLE = ".checkpoint"
 # Message for a finished run.
 LEFT = "{} is finished (a larger --steps continues it)"
@@ -35,8 +35,8 @@ def atomic_checkpoint(directory: Path) -> Iterator[Path]:
     """Create a temporary directory for the files of a checkpoint.
 
     When the context ends, these files and their digests replace those in `directory`. The checkpoint is complete once
-    the temporary directory has been renamed. If the process is then killed before all files are moved, `has_checkpoint`
-    moves the rest.
+    the temporary directory has been renamed. If the process ends before all files are moved, `has_checkpoint` moves the
+    remaining files.
 
     Raises:
         FloatingPointError: If a tensor is not finite. `directory` is unchanged.
@@ -69,7 +69,7 @@ def _put_in_place(directory: Path) -> None:
 
 
 def _digest(path: Path) -> str:
-    """Return the line of `sha256sum` for a file."""
+    """Return the line that `sha256sum` prints for a file."""
     return f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}"
 
 
@@ -84,12 +84,12 @@ def _check_finite(files: Path, directory: Path) -> None:
 
 
 def remaining_state(out: Path) -> str:
-    """Return a phrase for the error message of a failed run that says whether a checkpoint remains."""
+    """Return a clause for the error message of a failed run, which states whether a checkpoint remains."""
     return "the last checkpoint is intact" if (out / PROGRESS_FILE).is_file() else "nothing was saved"
 
 
 def has_checkpoint(out: Path) -> bool:
-    """Return whether a run directory has a checkpoint, after completing an interrupted save.
+    """Return whether a run directory contains a checkpoint. An interrupted save is completed first.
 
     Raises:
         ValueError: If a file is missing or does not match its digest.
@@ -120,11 +120,16 @@ def differing_settings(requested: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def check_request(out: Path, requested: Mapping[str, Any], found: Mapping[str, Any]) -> bool:
-    """Return whether a request differs only by more steps or minutes from the earlier request in its directory. False
-    means that the requests are the same.
+    """Compare a request with the earlier request in its directory. Return True if it has more steps or minutes, and
+    False if the requests are the same.
+
+    Args:
+        out: Directory of the run, for the error message.
+        requested: Settings of the new request.
+        found: Settings of the earlier request.
 
     Raises:
-        ValueError: If the request differs in another setting, or has fewer steps.
+        ValueError: If the request differs in another setting, or has fewer steps or minutes.
     """
     names = differing_settings(requested, found)
     if not names:

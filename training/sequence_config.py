@@ -18,8 +18,8 @@ class SequenceTrainingConfig(OptimiserConfig):
 
     Attributes:
         modes: modes to train.
-        compile: whether to use torch.compile.
-        minutes: time limit of the training steps, in minutes. The learning rates then depend on the share of the time
+        compile: Whether to use torch.compile.
+        minutes: Time limit of the training steps, in minutes. The learning rates then depend on the share of the time
             that has passed. With None, the run ends after `steps` steps.
     """
 

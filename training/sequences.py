@@ -1,9 +1,9 @@
-"""Sequences of events as a corpus, in files of whole numbers with one sequence per line.
+"""Read sequences of events as a corpus. Each line of a file is a sequence of integers.
 
 The token of an event is its number after a space, as in " 5 22 9". A sequence begins after an end-of-text token and
-ends with one. The tokenizer is a byte-level BPE with the bytes, and with the numbers of the training split and their
-prefixes. Any text can therefore be scored, and a number that does not occur in the training data becomes several rare
-tokens.
+ends with one. The tokenizer is a byte-level BPE. Its tokens are the bytes, and the numbers of the training split and
+their prefixes. Any text can therefore be scored, and a number that does not occur in the training data becomes several
+rare tokens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CHARACTERS = frozenset(b"0123456789 \t\r\n,;")
 
 
 def are_sequences(files: list[Path]) -> bool:
-    """Return whether the files contain nothing but whole numbers."""
+    """Return whether the files contain only integers and separators."""
     return bool(files) and all(_is_numbers(file) for file in files)
 
 
@@ -59,8 +59,8 @@ def event_tokenizer(files: list[Path]) -> Tokenizer:
         for line in lines_of(file):
             numbers.update(line.split())
         if len(numbers) > MOST_EVENTS:
-            raise ValueError(f"{file.parent} has more than {MOST_EVENTS} different events")
-    # A number grows from its space digit by digit. There are no other merges.
+            raise ValueError(f"{file.parent} contains more than {MOST_EVENTS} different events")
+    # The merges append one digit at a time to the space and the digits before it. There are no other merges.
     beginnings = {number[:size] for number in numbers for size in range(1, len(number) + 1)}
     ordered = sorted(beginnings, key=lambda text: (len(text), text))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())

@@ -1,4 +1,4 @@
-"""Recorded series for training, as chronological splits and windows."""
+"""Divide recorded series for training into chronological splits and windows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from rfa.model.batch import Batch
 
 # Shares of training and validation data, in chronological order. The rest is for tests.
 SPLIT = (0.6, 0.2)
-# Calibration also filters windows of the validation part in attention mode. These are limits on the cost (states² ·
-# rows² over all windows) and on the memory of a step (states² · rows over all windows).
+# Calibration also filters windows of the validation part in attention mode. These are limits on the total cost of all
+# windows (states² · rows² each), and on the total memory of a step (states² · rows each).
 WINDOW_WORK, WINDOW_NUMBERS = 2e9, 2e7
 MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
-    """Split a series in time into a training, a validation and a test part."""
+    """Split a series by time into a training, a validation and a test part."""
     n = len(series.times)
     first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
     bounds = (slice(0, first), slice(first, second), slice(second, n))
@@ -28,7 +28,7 @@ def windows(series: Series, length: int) -> Batch:
     """Return a batch of windows that overlap by half. A series that is shorter than `length` gives one window."""
     n = len(series.times)
     if n < 2:
-        raise ValueError(f"a part of the series (training, validation or test) has {n} rows; it needs at least 2")
+        raise ValueError(f"a part (training, validation or test) of the series has {n} rows, but at least 2 are needed")
     length = min(length, n)
     starts = range(0, n - length + 1, max(1, length // 2))
     return Batch(
@@ -39,11 +39,12 @@ def windows(series: Series, length: int) -> Batch:
 
 def calibration_windows(validation: Series, states: int, longest: float) -> Batch:
     """Return windows of the validation part for the calibration. A window covers twice the longest period. The number
-    of windows is limited by the work and the memory of the calibration.
+    of windows is limited by the cost and the memory of the calibration.
 
     Args:
-        states: number of states of the filter.
-        longest: longest period in steps, or 0 without a season.
+        validation: Validation part of a series.
+        states: Number of states of the filter.
+        longest: Longest period in steps, or 0 without a season.
     """
     rows = len(validation.times)
     length = min(rows, max(MIN_WINDOW, 2 * round(longest)))

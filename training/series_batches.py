@@ -1,4 +1,5 @@
-"""Batches for the series network: the tokens of series, queried horizons, and the values at these horizons.
+"""Create batches for the series network. A batch contains the tokens of series, horizons, and the values at these
+horizons.
 
 A series is averaged on a regular grid of time steps, which are called cells.
 """
@@ -21,22 +22,23 @@ from rfa.runtime.series.config import LAGS, PATCH
 from rfa.runtime.series.leads import FARTHEST, clock_seasons
 from rfa.training.synthetic.mixture import Split, draw
 
-# Number of batches that each process prepares ahead.
+# Number of batches that each process prepares in advance.
 AHEAD = 4
-# Horizons of a token: the next cell, one from each quarter of the near horizons, and distant ones on a log scale.
+# The horizons of a token are the next cell, one of each quarter of the near horizons, and distant ones, which are
+# sampled on a log scale.
 NEAR, NEAR_LEADS, FAR_LEADS = 64, 5, 3
 LEADS = NEAR_LEADS + FAR_LEADS
 # Training part of a recorded series.
 TRAINED_SHARE = 0.8
-# Half of the series have early tokens, for a quarter of their tokens, like the last token of a stream.
+# In half of the series, a quarter of the tokens end early, like the last token of a stream, whose patch is incomplete.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# Share of series with a calendar whose tokens include the seasons of their clock.
+# Share of the series with dates whose tokens contain the daily, weekly and yearly season.
 CALENDAR_SHARE = 0.6
-# Out of 8 batches, this many have short series, with an eighth of the tokens, and this many have long
-# ones, with twice as many.
+# Of 8 batches, 2 have short series, with an eighth of the tokens each, and 1 has long series, with twice as many
+# tokens.
 SHORT, LONG, OF_BATCHES = 2, 1, 8
 SHORT_PART, LONG_PART = 8, 2
-# Number of values before a token's forecasts count, and the bound on targets after asinh.
+# Minimum number of values in a series up to a token whose forecasts are trained, and bound on targets after asinh.
 SEEN_BEFORE, FARTHEST_TARGET = 4, 10.0
 
 
@@ -44,9 +46,10 @@ class Cells(NamedTuple):
     """A series that is averaged on a regular grid of time steps (cells).
 
     Attributes:
-        values: `[C]` float64, NaN where a cell is empty. The first cell is not empty.
-        start, step: time of the first cell, and length of a cell, in seconds.
-        has_calendar: whether times are dates.
+        values: Mean of the values in each cell, `[C]` float64, NaN if a cell is empty. The first cell is not empty.
+        start: Time of the first cell, in seconds.
+        step: Length of a cell, in seconds.
+        has_calendar: Whether times are dates.
     """
 
     values: np.ndarray
@@ -56,15 +59,15 @@ class Cells(NamedTuple):
 
 
 class SeriesBatch(NamedTuple):
-    """A batch of B series with N tokens each, and K queried horizons per token.
+    """A batch of B series with N tokens each, and K horizons per token.
 
     Attributes:
-        tokens: `[B, N, FEATURES]`.
-        ends: number of cells up to the end of each token, `[B, N]`.
-        asked: the queried horizons.
-        targets: asinh((y - c) / s), `[B, N, K]`, for values y at the horizons, and the centre c and the scale s of the
-            token.
-        weights: 1 where there is a target, else 0, `[B, N, K]`.
+        tokens: Tokens, `[B, N, FEATURES]`.
+        ends: Number of cells up to the end of each token, `[B, N]`.
+        asked: The horizons.
+        targets: Asinh((y - c) / s), `[B, N, K]`, where y are the values at the horizons, and c and s are the centre and
+            the scale of the token.
+        weights: 1 if there is a target, else 0, `[B, N, K]`.
     """
 
     tokens: Tensor
@@ -75,11 +78,15 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Average values `[N]` at `times` `[N]`, in seconds, on a grid of at most `count` cells, which starts at the first
-    value.
+    """Average values on a grid of at most `count` cells that starts at the first value. Return None if there are no
+    values.
 
-    Returns:
-        The cells, or None if there are no values.
+    Args:
+        times: Times in seconds, `[N]`.
+        values: Values, `[N]`. NaN marks a missing value.
+        step: Length of a cell in seconds.
+        count: Maximum number of cells.
+        has_calendar: Whether times are dates.
     """
     seen = np.flatnonzero(np.isfinite(values))
     if not len(seen):
@@ -96,9 +103,9 @@ class TokenPlan(NamedTuple):
     """Settings for the conversion of series to tokens.
 
     Attributes:
-        tokens: number of tokens per series.
-        early_series: share of series in which some tokens end before their patch is complete.
-        early_tokens: share of such tokens in these series.
+        tokens: Number of tokens per series.
+        early_series: Share of series in which some tokens end before their patch is complete.
+        early_tokens: Share of such tokens in these series.
     """
 
     tokens: int
@@ -107,9 +114,8 @@ class TokenPlan(NamedTuple):
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
-    """Return the tokens of each series, horizons for each token, and the values at these horizons. By default, tokens
-    are one patch apart; some end earlier.
-    """
+    """Return the tokens of each series, horizons for each token, and the values at these horizons. Most tokens are one
+    patch apart; some end earlier."""
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)
@@ -125,7 +131,7 @@ def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> 
         came[i] = padded[np.minimum(at, len(one.values))]
         seen = np.cumsum(np.isfinite(one.values))[np.minimum(ends[i], len(one.values)) - 1]
         came[i, (seen < SEEN_BEFORE) | (ends[i] > len(one.values))] = np.nan
-    # A stream without changes has no scale.
+    # A constant series has no scale, so it has no targets.
     came[tokens.scales <= 2e-9 * np.abs(tokens.centres)] = np.nan
     is_there = np.isfinite(came)
     away = np.where(is_there, came - tokens.centres[..., None], 0.0) / tokens.scales[..., None]
@@ -154,14 +160,21 @@ def _leads(rng: np.random.Generator, shape: tuple[int, int, int]) -> np.ndarray:
 
 
 def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: Split = "training") -> SeriesBatch:
-    """Return batch `index` for a seed. The result depends only on the arguments.
+    """Return batch `index` of synthetic series. The result depends only on the arguments.
 
     Some batches contain more but shorter series, or fewer but longer series, with the same total number of tokens.
+
+    Args:
+        seed: Seed of the run.
+        series: Number of series per batch.
+        tokens: Number of tokens per series.
+        index: Index of the batch.
+        split: "training" or "validation".
     """
     rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(0 if split == "training" else 1, 1)))
     plan, is_short = TokenPlan(tokens), False
     if tokens % SHORT_PART == 0 and tokens >= 2 * SHORT_PART and series % LONG_PART == 0:
-        # Among eight consecutive validation batches, each kind occurs with its share.
+        # Eight consecutive validation batches contain short, long and other batches in the configured proportion.
         kind = int(rng.integers(OF_BATCHES)) if split == "training" else index % OF_BATCHES
         is_short = kind < SHORT
         if is_short:
@@ -175,17 +188,17 @@ def synthetic_batch(seed: int, series: int, tokens: int, index: int = 0, split: 
         cells_of(times, values, step, cells, has_calendar=bool(has_calendar))
         for times, values, step, has_calendar in parts
     ]
-    # A series without values has weight 0.
+    # A series without values is replaced by one cell, which gives no targets.
     nothing = Cells(np.zeros(1), 0.0, 1.0, False)
     return batch_of([one or nothing for one in found], rng, plan)
 
 
 class Recorded:
-    """Recorded series. The last fifth of each series is held out.
+    """Samples windows of recorded series. The last fifth of each series is held out.
 
     Args:
-        series: series to train on. Series that are shorter than two patches are omitted.
-        tokens: number of tokens per window.
+        series: Series to train on. Series that are shorter than two patches are omitted.
+        tokens: Number of tokens per window.
 
     Raises:
         ValueError: If all series are shorter than two patches.
@@ -200,7 +213,7 @@ class Recorded:
             )
 
     def batch(self, seed: int, count: int, index: int) -> SeriesBatch:
-        """Return windows of the training parts of randomly chosen series. The result depends only on the arguments."""
+        """Return `count` windows of the training parts of random series. The result depends only on the arguments."""
         rng = np.random.default_rng(np.random.SeedSequence((seed, index), spawn_key=(2,)))
         windows = []
         for which in rng.integers(0, len(self._parts), count).tolist():
@@ -211,8 +224,7 @@ class Recorded:
 
     def held_out(self) -> SeriesBatch:
         """Return one window per series, which contains the start of the held-out part and the values before it. Only
-        targets of tokens in the held-out part have weight.
-        """
+        targets of tokens in the held-out part have weight 1."""
         windows, begins = [], []
         for one, end in self._parts:
             begin = max(0, end - self._tokens * PATCH // 2)
@@ -237,7 +249,7 @@ def _window(one: Cells, begin: int, end: int) -> Cells:
 
 
 class _SyntheticBatches(IterableDataset[SeriesBatch]):
-    """Each of W processes creates every W-th batch."""
+    """Data set of synthetic batches. Each of W worker processes creates every W-th batch."""
 
     def __init__(self, seed: int, series: int, tokens: int, first: int) -> None:
         super().__init__()
@@ -259,13 +271,13 @@ def feed(
     workers: int = 0,
     is_pinned: bool = False,
 ) -> Iterator[SeriesBatch]:
-    """Yield the batches `first`, first + 1, … of a seed. They are the same for any number of workers.
+    """Yield the synthetic batches `first`, first + 1, … The batches do not depend on the number of workers.
 
     Args:
-        seed, series, tokens: see `synthetic_batch`.
-        first: number of batches that a resumed training has already used.
-        workers: number of processes. 0 uses this process.
-        is_pinned: whether to use pinned memory.
+        seed, series, tokens: See `synthetic_batch`.
+        first: Number of batches that a resumed training has already used.
+        workers: Number of worker processes. If it is 0, this process creates the batches.
+        is_pinned: Whether to use pinned memory.
     """
     loader: DataLoader[SeriesBatch] = DataLoader(
         _SyntheticBatches(seed, series, tokens, first),
@@ -286,7 +298,7 @@ def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
 
 
 def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[SeriesBatch]:
-    """Yield batches on a device. A GPU copies the next batch while it computes."""
+    """Yield batches on a device. On a GPU, the next batch is copied during the computation."""
     if device.type != "cuda":
         yield from batches
         return
@@ -308,5 +320,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore Ctrl-C in a worker process. The training process handles the signal and saves its state."""
+    """Ignore SIGINT in a worker process, because the training process handles it and saves its state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

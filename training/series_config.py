@@ -43,7 +43,7 @@ class SeriesTrainingConfig(SequenceTrainingConfig):
 
 @dataclass(frozen=True)
 class SeriesRun(StrictConfig):
-    """A training configuration file with the sections for the network and the training."""
+    """Content of a training configuration file, which has the sections model and training."""
 
     model: SeriesConfig
     training: SeriesTrainingConfig
@@ -56,7 +56,7 @@ class SeriesRun(StrictConfig):
         """Read the configuration at `path`.
 
         Raises:
-            ValueError: If there are unknown sections or keys, or invalid values.
+            ValueError: If a section or key is unknown, or a value is invalid.
         """
         return cls.from_dict(read_sections(path))
 

@@ -1,4 +1,4 @@
-"""Trains the series network on synthetic series, with the pinball loss of quantiles on an asinh scale."""
+"""Train the series network on synthetic series, with the pinball loss of quantiles on an asinh scale."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ RECORD_FILE = "train.json"
 BAR = "{l_bar}{bar}| {elapsed}<{remaining}, {postfix}"
 # The number of series is the same for every batch size, so that losses are comparable.
 VALIDATION_BATCHES, VALIDATION_SERIES = 8, 64
-# Number of steps between reads of the losses from the GPU. Each read stalls the GPU.
+# Number of steps after which the losses are read from the GPU. Each read waits for the GPU.
 CHECK_EVERY = 25
-# Tokens sum differences at `REACH` cells in float32. Each is at most twice the largest value.
+# Tokens contain sums of REACH differences in float32, each of which is at most twice the largest value.
 LARGEST = float(np.finfo(np.float32).max) / (2 * REACH)
-# Index of the path that forecasts the last value. Series on which its loss is smaller than this are not compared with
-# it.
+# Index of the simple forecast that repeats the last value, and smallest loss of this forecast. Losses are not compared
+# with a smaller loss.
 LAST_VALUE, SMALLEST_NAIVE = BASE_PATHS - 1, 1e-3
 NINETY = (LEVELS.index(0.05), LEVELS.index(0.95))
 
@@ -79,12 +79,12 @@ def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean, or 0 where all weights are 0."""
+    """Return the weighted mean. Return 0 if all weights are 0."""
     return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
 def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
-    """If only the attention mode is trained, freeze the parameters that both modes share."""
+    """Freeze the parameters that both modes share if only the attention mode is trained."""
     if modes == ("attention",):
         for name, parameter in model.named_parameters():
             owner = model.get_submodule(name.rpartition(".")[0])
@@ -93,9 +93,8 @@ def freeze_shared(model: SeriesNetwork, modes: tuple[Mode, ...]) -> None:
 
 @torch.no_grad()
 def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-    """Return the mean losses and the coverage of 90 % intervals, each at near and at distant horizons. Also return the
-    geometric mean over series of the loss relative to that of a forecast by the last value.
-    """
+    """Return the mean loss and the coverage of 90 % intervals, at near and at distant horizons. Also return the
+    geometric mean over series of the ratio of the loss to that of repeating the last value."""
     model.eval()
     model.mode = mode
     losses, inside, weights, ratios = [], [], [], []
@@ -123,13 +122,13 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
 
 @dataclass
 class SeriesTrainer:
-    """A training run with its network, optimiser and progress.
+    """Trains the series network, and stores its progress.
 
     Attributes:
-        begin_from: network with the initial weights. None uses random weights.
-        own: the user's series, which are trained on in addition to synthetic ones.
-        data: hashes of the files of these series.
-        copy_to: directory that gets a copy of each checkpoint.
+        begin_from: Network with the initial weights. If None, the weights are random.
+        own: Series of the user, which are used in addition to synthetic ones.
+        data: Hashes of the files of these series.
+        copy_to: Directory that gets a copy of each checkpoint.
 
     Raises:
         ValueError: If the directory contains a run with another configuration or other data, or a damaged checkpoint.
@@ -193,9 +192,8 @@ class SeriesTrainer:
 
     @property
     def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit, it is `steps` times the share of the
-        time that has passed.
-        """
+        """Position in the learning rate schedule, in steps. With a time limit, it is proportional to the elapsed
+        time."""
         config = self.run.training
         return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
 
@@ -204,9 +202,8 @@ class SeriesTrainer:
         return self.position >= self.run.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser, progress and request. A run that resumes from them gives the same results, bit for
-        bit.
-        """
+        """Save model, optimiser, progress and request. A resumed run gives the same results, bit for bit, as an
+        uninterrupted one."""
         self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
@@ -215,7 +212,7 @@ class SeriesTrainer:
             save_file(self.optimiser.state(), folder / OPTIMISER_FILE)
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
             (folder / REQUEST_FILE).write_text(json.dumps(request, indent=2) + "\n")
-        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it describes other weights
+        (self.out / RECORD_FILE).unlink(missing_ok=True)  # it describes the previous weights
         if self.copy_to is not None:
             copy_checkpoint(self.out, self.copy_to)
 
@@ -243,10 +240,10 @@ class SeriesTrainer:
         return total
 
     def check_losses(self) -> None:
-        """Wait for the losses of the last steps.
+        """Wait for the losses of the last steps, and check them.
 
         Raises:
-            FloatingPointError: If one of them is not finite.
+            FloatingPointError: If a loss is not finite.
         """
         losses = torch.stack(self._losses).tolist() if self._losses else []
         self._losses.clear()
@@ -342,14 +339,16 @@ def train_series(
     device: str = "cpu",
     copy_to: Path | None = None,
 ) -> dict[str, Any]:
-    """Train into a run directory. An interrupted run is resumed, and a finished run is returned unchanged.
+    """Train a series network. An interrupted run is resumed, and a finished run is returned unchanged.
 
     Args:
-        begin_from: network with the initial weights. None uses random weights.
-        own: series to train on in addition to synthetic ones.
-        files: files of these series, for the record.
-        device: auto, cpu or cuda.
-        copy_to: directory that gets a copy of each checkpoint.
+        run: Configuration of the network and the training.
+        out: Directory of the run.
+        begin_from: Network with the initial weights. If None, the weights are random.
+        own: Series to train on in addition to synthetic ones.
+        files: Files of these series, for the record.
+        device: "auto", "cpu" or "cuda".
+        copy_to: Directory that gets a copy of each checkpoint.
 
     Returns:
         The record of the run, with validation losses, number of series, seconds and provenance.
@@ -358,7 +357,7 @@ def train_series(
         ValueError: If the directory contains a run with another configuration or other data, or a damaged checkpoint;
             if values are too large; or if the device does not exist.
         FloatingPointError: If the training diverged. The last checkpoint is intact.
-        Stopped: If a signal arrived. The run is saved, and the same call continues it.
+        Stopped: If a signal arrived. The run is saved; repeat the call to continue it.
     """
     _check_sizes(own)
     chosen = choose_device(device)
@@ -383,7 +382,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """Return the record of a run with this number of series, or None if it is missing or incomplete."""
+    """Return the record of a run with this number of series. Return None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

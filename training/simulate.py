@@ -1,8 +1,8 @@
-"""Simulated linear systems with outliers, missing values and irregular times.
+"""Simulate linear systems with outliers, missing values and irregular times.
 
 The oscillator is the 2-D system of Adaptive Filter Attention §4.3. Its eigenvalues are -0.1 ± i, with the eigenvectors
-S = [[1-i, 1+i], [1, 1]], which are not orthogonal. Its noise settings are (sigma², eta²), and every tenth step of 0.01
-time units is measured.
+S = [[1-i, 1+i], [1, 1]], which are not orthogonal. Its noise settings are pairs (sigma², eta²), and every tenth step of
+0.01 time units is measured.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Disturbance:
     """Disturbance of the measurements.
 
     Attributes:
-        outliers: share of outliers.
-        missing: share of missing rows.
-        is_irregular: whether time steps are exponentially distributed instead of equal.
-        outlier_scale: scale of outliers.
+        outliers: Share of outliers.
+        missing: Share of missing rows.
+        is_irregular: Whether time steps are exponentially distributed instead of equal.
+        outlier_scale: Scale of outliers.
     """
 
     outliers: float = 0.0
@@ -42,7 +42,8 @@ class Disturbance:
 
 
 def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return e^{A lag}, and the covariance that unit white noise adds over the lag."""
+    """Return the transition matrix e^{A lag} of a system with drift matrix A, and the covariance that unit white noise
+    adds over the lag."""
     rates, basis = np.linalg.eig(drift)
     dual = np.linalg.inv(basis)
     transition = (basis * np.exp(rates * lag)) @ dual
@@ -52,7 +53,7 @@ def discretise(drift: np.ndarray, lag: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _paths(lags: np.ndarray, sigma2: np.ndarray, rng: np.random.Generator, steps: str) -> np.ndarray:
-    """Return the states `[B, N, 2]` after each of the lags `[N]`, starting with the initial state. sigma2 is `[B]`."""
+    """Return the states `[B, N, 2]` after each of the lags `[N]`, starting with the initial state."""
     batch, length = len(sigma2), len(lags)
     state = np.sqrt(INITIAL_VARIANCE) * rng.standard_normal((batch, 2))
     truth = np.empty((batch, length, 2))
@@ -78,11 +79,15 @@ def simulate_oscillator(
     seed: int = 0,
     steps: Literal["exact", "euler"] = "exact",
 ) -> Batch:
-    """Simulate sequences of the oscillator. Row b has the noises `settings[b mod len(settings)]`.
+    """Simulate sequences of the oscillator. Sequence b has the noise `settings[b % len(settings)]`.
 
     Args:
-        length: number of measurements per sequence.
-        steps: "exact" transitions, or the paper's "euler" steps (for regular times only).
+        batch: Number of sequences.
+        length: Number of measurements per sequence.
+        settings: Pairs (sigma², eta²).
+        disturbance: Outliers, missing rows and irregular times. None adds no disturbance.
+        seed: Seed of the random numbers.
+        steps: "exact" for exact transitions, or "euler" for the Euler steps of the paper, which require regular times.
     """
     changes = disturbance or Disturbance()
     if steps == "euler" and changes.is_irregular:
@@ -90,7 +95,7 @@ def simulate_oscillator(
     rng = np.random.default_rng(seed)
     chosen = np.array([settings[b % len(settings)] for b in range(batch)])
     regular = STEP * STEPS_PER_MEASUREMENT
-    # The rows of the batch share times and transitions.
+    # All sequences of the batch have the same times and transitions.
     lags = rng.exponential(regular, length) if changes.is_irregular else np.full(length, regular)
     truth = _paths(lags, chosen[:, 0], rng, steps)
     scale = np.where(rng.random((batch, length, 1)) < changes.outliers, changes.outlier_scale, 1.0)

@@ -1,4 +1,4 @@
-"""Losses of a run for TensorBoard, written if its package is installed: `tensorboard --logdir RUN`."""
+"""Write the losses of a run for TensorBoard, if its package is installed. To view them: `tensorboard --logdir RUN`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def write_events(out: Path, row: Mapping[str, Any]) -> None:
-    """Append a line of the metrics file to the event files in `tensorboard`. Without the package, write nothing."""
+    """Append a line of the metrics file to the event files in `tensorboard`. Without the package, do nothing."""
     if importlib.util.find_spec("tensorboard") is None:
         return
     from torch.utils.tensorboard import SummaryWriter

@@ -134,8 +134,8 @@ def test_rows_are_documents(tmp_path, monkeypatch, kind):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"text": "a"}\n{"text": ', "line 2: not JSON"),
-        (b'{"text": "a"}\n\n[1]\n', "line 3: not a JSON object"),
+        (b'{"text": "a"}\n{"text": ', "line 2 is not JSON"),
+        (b'{"text": "a"}\n\n[1]\n', "line 3 is not a JSON object"),
         (b'{"text": 5}\n', "line 1: field 'text' is not a string"),
         (b'{"text": "a"}\n\xff\0\n', "line 2: "),
     ],

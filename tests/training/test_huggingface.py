@@ -52,7 +52,7 @@ def test_saved_datasets_are_their_data_files(tmp_path):
 def test_values_of_mixed_types_are_refused(tmp_path):
     features = json.dumps({"info": {"features": {"text": {"decode": True, "_type": "Json"}}}})
     save_rows(tmp_path / "a.arrow", ['"a"', "5"], {"huggingface": features})
-    with pytest.raises(ValueError, match=r"a\.arrow: field 'text' contains not only strings, but Json"):
+    with pytest.raises(ValueError, match=r"a\.arrow: field 'text' must contain strings, but its type is Json"):
         texts_of([tmp_path / "a.arrow"])
     save_rows(tmp_path / "b.arrow", ["a", None])
     with pytest.raises(ValueError, match=r"b\.arrow: row 2: field 'text' is not a string"):
@@ -62,7 +62,7 @@ def test_values_of_mixed_types_are_refused(tmp_path):
 def test_a_missing_package_is_named(tmp_path, monkeypatch):
     (tmp_path / "train.csv").write_text("text\na\n")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"train\.csv need the package datasets: pip install datasets"):
+    with pytest.raises(ValueError, match=r"to read train\.csv, install the package datasets: pip install datasets"):
         split_files(tmp_path, "train")
 
 

@@ -307,7 +307,7 @@ def test_a_model_with_more_parts_starts_from_an_earlier_one(data, tmp_path):
     assert (second / "tokenizer.json").read_text() == (first / "tokenizer.json").read_text()
     assert set(record["from"]) == {"model.safetensors"}
     start_from(LanguageModel(replace(model.config, inner=3)), earlier)
-    with pytest.raises(ValueError, match="n_layers 2 cannot start from one with n_layers 3"):
+    with pytest.raises(ValueError, match="n_layers=2 cannot start from a model with n_layers=3"):
         start_from(earlier, LanguageModel(replace(earlier.config, n_layers=3)))
 
 

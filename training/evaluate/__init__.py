@@ -1,1 +1,1 @@
-"""Measurements of `rfa eval`."""
+"""Evaluate runs and bundles, with `rfa eval`."""

@@ -1,8 +1,9 @@
-"""Calibration of token confidence on a test text, in both modes.
+"""Measure the calibration of token confidence on a test text, in both modes.
 
-The expected calibration error (ECE, 15 bins of equal mass) is measured for the served confidence of the most likely and
-of a sampled token, and for the plain softmax. Confidence intervals resample windows, because tokens within a text are
-dependent. The "floor" is the error that a perfectly calibrated model is expected to have on a text of this size.
+The expected calibration error (ECE, 15 bins of equal mass) is measured for the most probable and for a sampled token.
+It is measured for the confidence in replies ("served") and for the plain softmax. Confidence intervals resample
+windows, because tokens within a text are dependent. The "floor" is the error that a perfectly calibrated model is
+expected to have on a text of this size.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class Observed:
     """Predictions of one mode at n positions of some windows.
 
     Attributes:
-        stated: probability of the chosen token, `[n]`, by stage ("softmax" or "served") and by the rule that chose it
+        stated: Probability of the chosen token, `[n]`, by stage ("softmax" or "served") and by the rule that chose it
             ("top" or "sampled").
-        is_right: whether the chosen token was the actual token, `[n]`, by rule.
-        nats: loss of the actual token, `[n]`.
-        place, window: position of the token in its window, and index of the window, `[n]`.
+        is_right: Whether the chosen token was the actual token, `[n]`, by rule.
+        nats: Loss of the actual token, `[n]`.
+        place: Position of the token in its window, `[n]`.
+        window: Index of the window, `[n]`.
     """
 
     stated: dict[str, dict[str, Reals]]
@@ -62,7 +64,8 @@ class Observed:
 
 
 def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
-    """Return windows of at most `limit` tokens in total, spread over a text without overlap: `[windows, WINDOW + 1]`.
+    """Return windows that are spread over a text without overlap, `[windows, WINDOW + 1]`. They contain at most `limit`
+    tokens in total.
 
     Raises:
         ValueError: If the text or the limit is shorter than two windows.
@@ -79,7 +82,14 @@ def spread_windows(tokens: NDArray[Any], limit: int) -> Integers:
 
 @torch.no_grad()
 def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: TokenConfidence) -> Observed:
-    """Return the predictions of a mode on windows of tokens `[windows, length + 1]`, with calibrated confidence."""
+    """Return the predictions of a mode on windows of tokens.
+
+    Args:
+        model: The language model.
+        windows: Token ids, `[windows, length + 1]`.
+        mode: Mode of the model.
+        confidence: Calibration of the confidence in replies.
+    """
     model.mode = mode
     generator = np.random.default_rng(SEED)
     parts = []
@@ -142,9 +152,8 @@ def calibration_error(stated: Reals, is_right: Claims, window: Integers) -> dict
 
 
 def calibration_part(seen: Observed) -> dict[str, Any]:
-    """Return the calibration errors by rule and stage. For the served confidence of the most likely token, also return
-    the errors by position in the window.
-    """
+    """Return the calibration errors by rule and stage. For the confidence in replies of the most probable token, also
+    return the errors by position in the window."""
     rules = {
         rule: {
             stage: calibration_error(stated[rule], seen.is_right[rule], seen.window)
@@ -168,7 +177,7 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
     """Return the test files of a corpus.
 
     Raises:
-        ValueError: If the bundle was trained or calibrated on one of them.
+        ValueError: If the bundle was trained or calibrated on one of these files.
     """
     files = split_files(data, "test")
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
@@ -182,7 +191,9 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
     """Return the calibration of a language bundle on the `test` split of a corpus.
 
     Args:
-        limit: maximum number of tokens of the test text to score.
+        path: Directory of the bundle.
+        data: Directory of the corpus.
+        limit: Maximum number of tokens of the test text to score.
     """
     bundle, model = open_bundle(path), load_model(path)
     files = unseen_files(bundle, data)
@@ -205,9 +216,8 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the targets and whether they are met: for the served confidence of the most likely and of a sampled token,
-    an ECE of at most 1 % in every mode.
-    """
+    """Compare the calibration errors with the target. The target is an ECE of at most 1 % in every mode, both for the
+    most probable token and for a sampled token. The ECE is that of the confidence in replies."""
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):

@@ -1,4 +1,4 @@
-"""Reliability diagram of `rfa.training.evaluate.confidence`."""
+"""Draw the reliability diagram of `rfa.training.evaluate.confidence`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ TITLES = {"top": "most likely token", "sampled": "token sampled from the model"}
 
 
 def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
-    """Draw a row of panels for each mode and a column for each kind of token. The suffix of `path` selects the
-    format.
+    """Draw a grid of panels, with one row per mode and one column per kind of token.
+
+    Args:
+        document: Result of `confidence.report`.
+        path: Path of the image. Its suffix selects the format.
     """
     import matplotlib as mpl
 

@@ -1,7 +1,7 @@
-"""One-step forecasts of a served filter on test data, with error, likelihood and coverage.
+"""Score the one-step forecasts of a filter bundle on test data by error, likelihood and coverage.
 
-The filter runs as in the service. Its forecast error is compared with the error of repeating the last value. Simulated
-data also have a true state.
+The filter runs as in the server. Its forecast error is compared with the error of repeating the last value. For
+simulated data, the error of the state is also computed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SIMULATED_OUTLIERS = 0.05
 
 
 def load_test_data(source: str) -> Batch:
-    """Return the last part of a CSV file as one stream, or new simulated streams with 5 % outliers.
+    """Return the last part of a CSV file as one stream, or simulated streams with 5 % outliers.
 
     Raises:
         ValueError: If the simulation is unknown.
@@ -85,13 +85,13 @@ def score_filter(path: Path, source: str) -> dict[str, Any]:
     """Score the forecasts of a filter bundle on the last part of a CSV file or on simulated streams.
 
     Raises:
-        ValueError: If the data have another number of columns than the filter, or no values.
+        ValueError: If the number of columns in the data differs from that of the filter, or the data have no values.
     """
     runtime = FilterRuntime(open_bundle(path))
     batch = load_test_data(source)
     if batch.observations.shape[-1] != runtime.observation_size:
         raise ValueError(
-            f"the data have {batch.observations.shape[-1]} columns, but bundle {runtime.name!r} takes "
+            f"the data have {batch.observations.shape[-1]} columns, but bundle {runtime.name!r} expects "
             f"{runtime.observation_size}"
         )
     sums = _Sums(runtime.levels)

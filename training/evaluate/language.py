@@ -1,10 +1,10 @@
-"""Perplexity and bits per byte of language models on a test text, by mode and context length.
+"""Measure perplexity and bits per byte of language models on a test text, by mode and context length.
 
 Windows do not overlap, and each starts without context. All lengths score the same tokens. Bits per byte can be
 compared between models with different vocabularies, and with compressors.
 
 `evaluate_passes` compares the numbers of reweighting passes K of the recurrent mode. The cost is the CPU time of the
-compiled decoder, which serves recurrent streams on a CPU.
+compiled decoder, which processes recurrent streams on a CPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rfa.runtime.text.config import Mode
 from rfa.training.corpus import END_OF_TEXT, encode_files
 
 LENGTHS = (256, 1024, 4096)
-# Rounds of the measurement of costs, the tokens of a prompt, and the decoded tokens in a round.
+# Number of rounds in the measurement of costs, tokens of the prompt, and decoded tokens in a round.
 ROUNDS, PROMPT_TOKENS, STEPS = 30, 256, 20
 # Number of tokens per batch, to bound the memory of the logits.
 BATCH_TOKENS = 4096
@@ -39,10 +39,11 @@ class Score:
     """Score of a model on a text, in one mode and with one context length.
 
     Attributes:
-        mode, length: mode, and number of tokens per window.
-        tokens: number of tokens scored.
-        nats_per_token, perplexity: mean loss, and its exponential.
-        bits_per_byte: mean loss in bits per byte of the text.
+        mode: Mode of the model.
+        length: Number of tokens per window.
+        tokens: Number of scored tokens.
+        nats_per_token, perplexity: Mean loss, and its exponential.
+        bits_per_byte: Mean loss in bits per byte of the text.
     """
 
     mode: str
@@ -55,11 +56,12 @@ class Score:
 
 @dataclass(frozen=True)
 class PassesScore:
-    """Quality and cost of the recurrent mode with K reweighting passes.
+    """Quality and cost of the recurrent mode with a number of reweighting passes.
 
     Attributes:
-        score: scores of the test text.
-        prompt_us, step_us: microseconds of CPU time per token on one core, in a prompt and in decoding one stream. None
+        passes: Number of reweighting passes.
+        score: Score on the test text.
+        prompt_us, step_us: Microseconds of CPU time per token on one core, in a prompt and in decoding one stream. None
             if compiled code does not support the model.
     """
 
@@ -70,9 +72,7 @@ class PassesScore:
 
 
 def token_bytes(tokenizer: Tokenizer) -> np.ndarray:
-    """Return the number of bytes of each token, `[V]`. It is one per character of the byte-level BPE, and zero for
-    end-of-text.
-    """
+    """Return the number of bytes of each token, `[V]`. The end-of-text token has no bytes."""
     sizes = np.zeros(tokenizer.get_vocab_size(), np.int64)
     for token, index in tokenizer.get_vocab().items():
         sizes[index] = 0 if token == END_OF_TEXT else len(token)
@@ -92,10 +92,13 @@ def window_losses(
     """Return the loss in nats of every scored token, `[windows, scored]`.
 
     Args:
-        length: number of tokens per window. Windows start without context.
-        scored: number of predictions that are scored at the end of each window, which is also the step between windows.
-            By default all are scored, without overlap.
-        first: index of the token before the first scored token. It must be at least `length - scored`, so that the
+        model: The language model.
+        tokens: Token ids of the text, `[T]`.
+        length: Number of tokens per window. Windows start without context.
+        mode: Mode of the model.
+        scored: Number of predictions that are scored at the end of each window, which is also the distance between the
+            starts of windows. By default all predictions are scored, and windows do not overlap.
+        first: Index of the token before the first scored token. It must be at least `length - scored`, so that the
             first window starts within the text.
     """
     model.mode = mode
@@ -103,7 +106,7 @@ def window_losses(
     start = first + scored - length
     count = (len(tokens) - 1 - first) // scored
     if start < 0:
-        raise ValueError(f"a window of {length} tokens that scores {scored} needs first >= {length - scored}")
+        raise ValueError(f"windows of {length} tokens with {scored} scored ones require first >= {length - scored}")
     if count < 1:
         raise ValueError(f"the text has {len(tokens)} tokens, but one window needs {start + length + 1}")
     device = model.embedding.weight.device
@@ -121,7 +124,14 @@ def window_losses(
 
 
 def score(losses: np.ndarray, targets: np.ndarray, sizes: np.ndarray, mode: str, length: int) -> Score:
-    """Aggregate the losses of the scored `targets` (token ids)."""
+    """Aggregate losses to a score.
+
+    Args:
+        losses: Loss of each scored token, in nats.
+        targets: Token ids of the scored tokens.
+        sizes: Number of bytes of each token of the vocabulary, `[V]`.
+        mode, length: Mode of the model, and number of tokens per window.
+    """
     total = float(losses.sum())
     nats = total / losses.size
     bits = total / math.log(2) / float(sizes[targets].sum())
@@ -134,9 +144,10 @@ def evaluate_model(
     """Score a run or bundle on text files in all its modes.
 
     Args:
-        path: run or bundle directory with tokenizer.json.
-        lengths: context lengths. The scored tokens are truncated to a multiple of the longest one.
-        limit: maximum number of tokens to score.
+        path: Directory of a run or bundle with tokenizer.json.
+        files: Text files.
+        lengths: Context lengths. The number of scored tokens is a multiple of the longest one.
+        limit: Maximum number of tokens to score.
 
     Raises:
         ValueError: If the text or the limit is shorter than the longest context.
@@ -157,15 +168,15 @@ def evaluate_passes(
     """Score the recurrent mode of a run or bundle with each number of reweighting passes, and measure its cost.
 
     Args:
-        path, files, limit: see `evaluate_model`.
-        length: context length.
+        path, files, limit: See `evaluate_model`.
+        length: Context length.
 
     Raises:
-        ValueError: See `evaluate_model`. Also if the model has no recurrent mode.
+        ValueError: If the text or the limit is shorter than the context, or the model has no recurrent mode.
     """
     model: LanguageModel = load_model(path)
     if "recurrent" not in model.config.modes:
-        raise ValueError(f"a {model.config.mixer} model without memory slots has no reweighting passes")
+        raise ValueError(f"a {model.config.mixer} model has no recurrent mode, so it has no reweighting passes")
     tokens, sizes = _test_tokens(path, files, length, limit)
     targets, most = np.asarray(tokens[1:], np.int64), model.config.inner
     costs = _costs(model, targets)
@@ -178,8 +189,8 @@ def evaluate_passes(
 
 
 def _test_tokens(path: Path, files: list[Path], longest: int, limit: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens of the test text, one more than a multiple of the longest context, and the size of each token
-    of the vocabulary in bytes."""
+    """Return the tokens of the test text and the size of each token of the vocabulary in bytes. The number of tokens is
+    one more than a multiple of `longest`."""
     if limit is not None and limit < longest:
         raise ValueError(f"--limit {limit} is less than the longest context; it must be at least {longest}")
     tokenizer = Tokenizer.from_file(str(path / "tokenizer.json"))
@@ -194,7 +205,8 @@ def _test_tokens(path: Path, files: list[Path], longest: int, limit: int | None)
 def _costs(model: LanguageModel, tokens: np.ndarray) -> dict[int, tuple[float, float]]:
     """Return the microseconds per token of a prompt, and of a decoding step of one stream, for each number of passes.
 
-    The rounds alternate between the numbers, so that they share the state of the machine. Figures are medians.
+    Each round measures all numbers of passes, so that changes in the speed of the machine affect all of them. The
+    results are medians.
     """
     config = model.config
     if config.innovation != "key" or config.window or config.confidence != "none":

@@ -1,4 +1,4 @@
-"""Autoregressions and long-memory processes on a grid of whole time steps."""
+"""Generators of autoregressions and long-memory processes on a grid of time steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ BURN_IN = 256
 
 
 def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return samples `[B, N]` of ARMA processes with p ≤ 5 and q ≤ 2, φ(B) Φ(B^s) y = θ(B) e. A third of the series are
-    seasonal.
+    """Return samples of ARMA processes φ(B) Φ(B^s) y = θ(B) e, `[B, N]`. The orders are p ≤ 5 and q ≤ 2, and a third of
+    the series are seasonal.
 
     Partial autocorrelations are sampled instead of coefficients (Barndorff-Nielsen and Schou, 1973), so every series is
     stationary. The first one is from -0.9 to 0.999 and mostly near 1. The range of the others decreases with their
@@ -36,7 +36,7 @@ def autoregression(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _partial(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return `[B, P]` partial autocorrelations."""
+    """Sample partial autocorrelations, `[B, P]`."""
     partial = rng.uniform(-0.6, 0.6, (count, ORDER)) / np.arange(1, ORDER + 1)
     first = 1 - log_uniform(rng, 0.001, 1, count)
     partial[:, 0] = np.where(rng.random(count) < 0.85, first, rng.uniform(-0.9, 0.5, count))
@@ -45,7 +45,8 @@ def _partial(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def stationary(partial: np.ndarray) -> np.ndarray:
-    """Return `[B, P]` autoregressive coefficients with these partial autocorrelations (Durbin and Levinson)."""
+    """Return the autoregressive coefficients `[B, P]` with the partial autocorrelations `partial` `[B, P]`, by the
+    recursion of Durbin and Levinson."""
     out = np.zeros_like(partial)
     for p in range(partial.shape[1]):
         last = partial[:, p, None]
@@ -69,7 +70,14 @@ def long_memory(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def fractional_noise(rng: np.random.Generator, hurst: np.ndarray, length: int) -> np.ndarray:
-    """Return `[B, N]` Gaussian noise of unit variance and autocovariance (|k+1|^2H - 2 |k|^2H + |k-1|^2H) / 2."""
+    """Return Gaussian noise with unit variance and autocovariance (|k+1|^2H - 2 |k|^2H + |k-1|^2H) / 2 at lag k, `[B,
+    N]`.
+
+    Args:
+        rng: Random generator.
+        hurst: Hurst exponents H, `[B]`.
+        length: Number of values N.
+    """
     half = next_fast_len(length)
     power = np.abs(np.arange(-1, half + 2)) ** (2 * hurst[:, None])
     covariance = (power[:, 2:] - 2 * power[:, 1:-1] + power[:, :-2]) / 2  # lags 0 to half

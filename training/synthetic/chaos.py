@@ -1,4 +1,4 @@
-"""Chaotic systems: flows, maps and a delay equation."""
+"""Generators of chaotic systems: flows, maps and a delay equation."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -29,17 +29,18 @@ FLOWS = (
 )  # fmt: skip
 KINDS = {"flow": 65, "map": 20, "delay": 15}
 LOGISTIC, HENON, IKEDA = 0, 1, 2
-# Number of steps before the first value of a map and of a delay equation, and number of integration steps per delay.
+# Number of iterations of a map, and of delays of a delay equation, before the first value. Number of integration steps
+# per delay.
 BURN_IN, DELAY_STEPS = 100, 40
 
 
 def chaos(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` values of one variable of a chaotic system on its attractor, without noise.
+    """Return the values of one variable of a chaotic system on its attractor, without noise, `[B, N]`.
 
     The flows are those of Lorenz, Rössler, Duffing (driven), Hindmarsh-Rose (bursts) and Thomas, with 8 to N/2 values
-    per cycle. The maps, which take whole steps, are the logistic map x' = r x (1 - x) with r from 3.6 to 4, the Hénon
-    map x' = 1 - a x² + y, y' = 0.3 x with a from 1.2 to 1.4, and the Ikeda map. The delay equation is that of Mackey
-    and Glass, x' = 0.2 x(t - τ) / (1 + x(t - τ)^10) - 0.1 x with τ from 17 to 40.
+    per cycle. The maps, which have one iteration per time step, are the logistic map x' = r x (1 - x) with r from 3.6
+    to 4, the Hénon map x' = 1 - a x² + y, y' = 0.3 x with a from 1.2 to 1.4, and the Ikeda map. The delay equation is
+    that of Mackey and Glass, x' = 0.2 x(t - τ) / (1 + x(t - τ)^10) - 0.1 x with τ from 17 to 40.
     """
     count = clock.count
     kind = choose(rng, KINDS, count)
@@ -65,7 +66,14 @@ def _maps(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def iterate(system, parameter, start, length):
-    """Return the first variable `[B, N]` of maps `[B]` from initial states `[B]`."""
+    """Iterate a map for each series, and return its first variable, `[B, N]`.
+
+    Args:
+        system: LOGISTIC, HENON or IKEDA, `[B]`.
+        parameter: Parameter of the map, `[B]`.
+        start: Initial state, `[B]`.
+        length: Number of values N.
+    """
     out = np.empty((len(system), length))
     for b in range(len(system)):
         x, y, p = start[b], 0.1, parameter[b]
@@ -90,9 +98,8 @@ def _delays(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 @array_jit
 def mackey_glass(durations, delay, start, pieces, delays_before):
-    """Return x after each duration, `[B, N]`. Heun's method takes `pieces` steps per delay `[B]`, and x is interpolated
-    between the steps.
-    """
+    """Return x of the Mackey-Glass equation after each duration, `[B, N]`. Heun's method takes `pieces` steps per
+    delay. x is interpolated between the steps."""
     out = np.empty_like(durations)
     for b in range(durations.shape[0]):
         dt = delay[b] / pieces

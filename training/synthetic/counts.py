@@ -1,4 +1,4 @@
-"""Counts and intermittent demand, given a latent signal."""
+"""Convert a latent signal to counts or intermittent demand."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RARE, BURSTS = 0.3, 8
 
 
 def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return counts and their rate, `[B, N]` each, given a latent signal with mean 0 and variance 1.
+    """Return counts and their rate, `[B, N]` each, from a latent signal with mean 0 and variance 1.
 
     log λ = m + s latent, with e^m log-uniform from 0.1 to 300 and s log-uniform from 0.2 to 1.2. Half of the series are
     Poisson, the others negative binomial: λ is multiplied by Gamma(k) with mean 1 and k log-uniform from 0.5 to 50.
@@ -36,7 +36,7 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 
 
 def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return intermittent demand and its mean, `[B, N]` each, given a latent signal with mean 0 and variance 1.
+    """Return intermittent demand and its mean, `[B, N]` each, from a latent signal with mean 0 and variance 1.
 
     The probability of a demand is 1/(1 + e^-(l + s latent)), where l is the logit of a share that is log-uniform from
     0.01 to 0.5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal
@@ -50,7 +50,7 @@ def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarr
     more = log_uniform(rng, 0.05, 20, (count, 1))
     spread = rng.uniform(0.1, 1, (count, 1))
     shape = latent.shape
-    # A geometric number with mean `more`, made from an exponential one.
+    # A geometric number with mean `more`, computed from an exponential one.
     whole = 1 + np.floor(rng.standard_exponential(shape) / np.log1p(1 / more))
     sizes = np.where(is_whole, whole, np.exp(spread * rng.standard_normal(shape)))
     mean = np.where(is_whole, 1 + more, np.exp(spread**2 / 2))

@@ -1,4 +1,4 @@
-"""Shot noise, which is the sum of responses to events, and quantities that fill up and reset."""
+"""Generators of shot noise, which is the sum of responses to events, and of quantities that fill up and reset."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ EVENTS = 256
 def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return shot noise x(t) = Σ_k m_k r((t - t_k) / d), `[B, N]`. It resembles jobs, orders, rain or spikes.
 
-    Events arrive at random (a Poisson process), periodically (also with calendar periods) with a jitter of up to 0.2
+    Events arrive at random (a Poisson process), periodically (some with calendar periods) with a jitter of up to 0.2
     periods, or in clusters, where each event of a Poisson process is followed by a geometric number of others at
     exponential lags (Neyman-Scott). Marks m_k are equal, exponential or lognormal; in a fifth of the series, they have
     random signs. The response r is a decay, a pulse, a box or a triangle that lasts up to a third of the mean interval.
@@ -38,10 +38,10 @@ def events(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean interval `[B]` and the increasing times `[B, K]` of events in steps. Times after the last event
+    """Return the mean interval `[B]` and the increasing times `[B, K]` of events, in steps. Times after the last event
     are infinite.
 
-    The first event may precede the series, whose start then includes its response.
+    The first event may precede the series, whose first values then contain its response.
     """
     count = clock.count
     span = clock.steps[:, -1]
@@ -63,8 +63,8 @@ def arriving(rng: np.random.Generator, clock: Clock, kind: np.ndarray) -> tuple[
 
 
 def resets(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` values of a quantity that repeatedly fills up to a threshold and is emptied, such as a tank or a
-    battery.
+    """Return the values of a quantity that repeatedly fills up to a threshold and is emptied, such as a tank or a
+    battery, `[B, N]`.
 
     A cycle of period p rises for the time u p and falls for (1 - u) p, between thresholds that vary by cycle. In half
     of the series, the fall is immediate (a sawtooth). Durations vary by up to a half. The curve between the thresholds

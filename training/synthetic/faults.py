@@ -1,4 +1,4 @@
-"""Observation faults: outliers, stuck sensors, missing values and short histories."""
+"""Add faults to observations: outliers, stuck sensors, missing values and short histories."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SHORTEST = 24
 
 
 def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
-    """Add outliers and stuck sensors to values `[B, N]`, in place.
+    """Add outliers and stuck sensors to `values` `[B, N]`, in place.
 
     Outliers are single values or runs of up to 12 values. Their number is between one and about a fiftieth of the
-    length. They are shifted by 1 to 30 deviations or, in a third of the series, replaced by 0 or by one number up to
-    100 deviations above the maximum. A stuck sensor repeats a value for up to a quarter of the series. Constant series
-    only deviate temporarily, if at all.
+    length. They are shifted by 1 to 30 standard deviations. In a third of the series, they are instead replaced by 0,
+    or by one number up to 100 standard deviations above the maximum. A stuck sensor repeats a value for up to a quarter
+    of the series. Constant series deviate temporarily or not at all.
     """
     count, length = values.shape
     spread = values.std(axis=1)
@@ -47,11 +47,11 @@ def disturb(rng: np.random.Generator, values: np.ndarray) -> None:
 
 
 def lose(rng: np.random.Generator, values: np.ndarray, clock: Clock) -> None:
-    """Set missing values `[B, N]` to NaN, in place.
+    """Replace some of `values` `[B, N]` by NaN, in place.
 
-    A fifth of the series lack single values (0.2 to 30 %), one to five blocks of up to an eighth of the series, or a
-    part of every cycle, such as nights and weekends. A third of the series begin late, with a history of 24 values or
-    more.
+    In a fifth of the series, single values (0.2 to 30 %), one to five blocks of up to an eighth of the series, or a
+    part of every cycle, such as nights and weekends, are missing. In a third of the series, only the last 24 or more
+    values are present.
     """
     count, length = values.shape
     rows = np.flatnonzero(rng.random(count) < MISSING)

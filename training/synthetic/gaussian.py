@@ -1,4 +1,4 @@
-"""Gaussian processes from random features of kernels, and of products and sums of kernels."""
+"""Generators of Gaussian processes. They use random features of kernels, and of products and sums of kernels."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MULTIPLIED = 0.5
 
 
 def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Sample `[B, N]` from zero-mean Gaussian processes.
+    """Sample zero-mean Gaussian processes, `[B, N]`.
 
     Each kernel combines one to three base kernels by addition or multiplication. The base kernels are the same as in
     KernelSynth (Ansari et al., Chronos, 2024): RBF, Matérn 3/2 and 5/2, rational quadratic, periodic. By Bochner's
@@ -42,13 +42,14 @@ def gaussian(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray) -> np.ndarray:
-    """Return `[B, N]` x(t) = Σ_d a_d cos 2π (f_d t + φ_d), where a_d² is exponential with mean 2/D.
+    """Return x(t) = Σ_d a_d cos 2π (f_d t + φ_d), where a_d² is exponential with mean 2/D, `[B, N]`.
 
     Its autocovariance is E[x(t) x(s)] = E[cos 2π f (t - s)].
 
     Args:
-        steps: times t, `[B, N]`.
-        frequency: frequencies f in cycles per step, `[B, D]`.
+        rng: Random generator.
+        steps: Times t, `[B, N]`.
+        frequency: Frequencies f in cycles per step, `[B, D]`.
     """
     size = np.sqrt(2 / frequency.shape[1] * rng.standard_exponential(frequency.shape))
     phase = rng.random(frequency.shape)
@@ -59,7 +60,7 @@ def features(rng: np.random.Generator, steps: np.ndarray, frequency: np.ndarray)
 
 
 def _part(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, D]` frequencies of one base kernel for each series."""
+    """Sample the frequencies of one base kernel for each series, `[B, D]`."""
     count = clock.count
     kind, scale = choose(rng, KERNELS, count), log_uniform(rng, 3, clock.length, count)
     period, narrow = clock.periods(rng), log_uniform(rng, 0.4, 3, count)
@@ -74,14 +75,13 @@ def _part(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def rbf_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """Return `[B, D]` frequencies of k(τ) = e^(-τ²/2ℓ²), with scales ℓ `[B]` in steps."""
+    """Sample `count` frequencies of the kernel k(τ) = e^(-τ²/2ℓ²), `[B, D]`. `scale` contains ℓ in steps, `[B]`."""
     return rng.standard_normal((len(scale), count)) / (2 * np.pi * scale[:, None])
 
 
 def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarray, int], np.ndarray]:
     """Return a function that samples frequencies of the Matérn kernel with ν = freedom/2. They have a Student's t
-    distribution with 2ν degrees of freedom.
-    """
+    distribution with 2ν degrees of freedom."""
 
     def drawn(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
         return rng.standard_t(freedom, (len(scale), count)) / (2 * np.pi * scale[:, None])
@@ -90,12 +90,14 @@ def matern_frequencies(freedom: int) -> Callable[[np.random.Generator, np.ndarra
 
 
 def rational_quadratic_frequencies(rng: np.random.Generator, scale: np.ndarray, count: int) -> np.ndarray:
-    """Return frequencies of k(τ) = 1/(1 + τ²/2ℓ²), a mixture of RBF kernels with exponential inverse squared scales."""
+    """Sample frequencies of k(τ) = 1/(1 + τ²/2ℓ²), `[B, D]`. This kernel is a mixture of RBF kernels whose inverse
+    squared scales are exponential."""
     return rbf_frequencies(rng, scale, count) * np.sqrt(rng.standard_exponential((len(scale), count)))
 
 
 def periodic_frequencies(rng: np.random.Generator, period: np.ndarray, narrow: np.ndarray, count: int) -> np.ndarray:
-    """Return frequencies of k(τ) = e^(-2 sin²(π τ/p)/ℓ²). Harmonic h has weight 2 e^(-1/ℓ²) I_h(1/ℓ²)."""
+    """Sample frequencies of k(τ) = e^(-2 sin²(π τ/p)/ℓ²), `[B, D]`. Harmonic h has weight 2 e^(-1/ℓ²) I_h(1/ℓ²).
+    `period` is p and `narrow` is ℓ, `[B]` each."""
     harmonics = np.arange(HARMONICS)
     weights = ive(harmonics, 1 / narrow[:, None] ** 2) * np.where(harmonics > 0, 2, 1)
     chances = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)

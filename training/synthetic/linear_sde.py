@@ -1,4 +1,4 @@
-"""Physical systems as linear stochastic differential equations, sampled exactly at any times."""
+"""Generators of physical systems that are linear stochastic differential equations, sampled exactly at any times."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from rfa.training.synthetic.priors import choose, log_uniform
 from rfa.training.synthetic.recursions import relax, rotate
 
 PARTS = {1: 50, 2: 30, 3: 20}
-# Ornstein-Uhlenbeck, a damped oscillator, and a body whose velocity is an Ornstein-Uhlenbeck process.
+# Weights of an Ornstein-Uhlenbeck process, a damped oscillator, and a body whose velocity is an Ornstein-Uhlenbeck
+# process.
 SYSTEMS = {"relaxing": 35, "oscillator": 45, "body": 20}
 
 
 def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` sums of one to three relaxations, oscillators and moving bodies.
+    """Return sums of one to three relaxations, oscillators and moving bodies, `[B, N]`.
 
         dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
-    1/μ of a relaxation (ω = 0) and τ are from 2 steps to three times the length of the series. An oscillator has a
-    seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a changing season.
+    For a relaxation (ω = 0), 1/μ is from 2 steps to three times the length of the series. So is τ of a moving body. An
+    oscillator has a seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)
@@ -44,9 +45,10 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
     """Return oscillators with variance 1, `[B, N]`.
 
     Args:
-        lags: steps since the previous value, `[B, N]`.
+        rng: Random generator.
+        lags: Time since the previous value in steps, `[B, N]`.
         forgets: 1/μ in steps, `[B]`.
-        period: 2π/ω in steps, `[B]`. Infinity gives a relaxation.
+        period: 2π/ω in steps, `[B]`. An infinite period gives a relaxation.
     """
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
@@ -57,15 +59,20 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
 
 
 def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
-    """Return positions `[B, N]` of moving bodies, sampled exactly. They start at 0, and their velocities have unit
-    variance and correlation times `lasting` `[B]`.
+    """Return positions of moving bodies, sampled exactly, `[B, N]`. They start at 0.
+
+    Args:
+        rng: Random generator.
+        lags: Time since the previous value in steps, `[B, N]`.
+        lasting: Correlation time τ of the velocity in steps, `[B]`. The velocity has unit variance.
     """
     tau = lasting[:, None]
     h = lags / tau
     decay = np.exp(-h)
     one, two = rng.standard_normal(lags.shape), rng.standard_normal(lags.shape)
     spread = np.sqrt(1 - decay**2)
-    # The noise of velocity and position over a lag: the correlated part, and the remaining variance.
+    # The position's noise over a lag has a part that is proportional to the noise of the velocity, and a remaining
+    # variance.
     shared = tau * (1 - decay) ** 2 / np.where(spread > 0, spread, 1)
     left = np.maximum(tau**2 * (2 * h - 3 + 4 * decay - decay**2) - shared**2, 0)
     drive = spread * one

@@ -1,4 +1,4 @@
-"""Convert a real-valued signal to instrument readings: link function, scale, offset and quantisation."""
+"""Convert a real-valued signal to instrument readings with a link function, a scale, an offset and quantisation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LINKS = {
     "none": 64, "exp": 13, "softplus": 4, "floor": 6, "ceiling": 2, "share": 6, "square": 2, "absolute": 2, "binary": 1,
     "bounded": 4, "counter": 1,
 }  # fmt: skip
-# Links for which zero is a special value that an offset would move.
+# Link functions for which zero is a special value, so that no offset is added.
 WITH_ZERO = ("exp", "softplus", "floor", "share", "square", "absolute", "binary", "bounded")
 SMALLEST_SCALE, LARGEST_SCALE = 1e-3, 1e6
 
@@ -23,11 +23,11 @@ def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tup
     x)).
 
     Args:
-        rng: random generator.
-        values, truth: the signal with and without noise, `[B, N]`.
+        rng: Random generator.
+        values, truth: Signal with and without noise, `[B, N]`.
 
     Returns:
-        Values and truth, `[B, N]` each, and whether zero is a special value of the link function, `[B]`.
+        The values and the truth, `[B, N]` each, and whether zero is a special value of the link function, `[B]`.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -66,11 +66,17 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
 def in_units(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert values and truth to the units of an instrument by an offset and a scale. Quantise a third of the series.
+    """Convert values and truth to the units of an instrument by an offset and a scale. A third of the series are
+    quantised.
 
     Scales cover nine decades. An offset makes all values positive (as for most physical quantities), is up to a hundred
-    deviations of either sign, or is zero. Quantised values are multiples of 1, 2 or 5 times a power of ten, with one to
-    a thousand such steps per deviation. The truth is not quantised.
+    standard deviations of either sign, or is zero. Quantised values are multiples of 1, 2 or 5 times a power of ten,
+    with one to a thousand such steps per standard deviation. The truth is not quantised.
+
+    Args:
+        rng: Random generator.
+        values, truth: Signal with and without noise, `[B, N]`.
+        has_zero: Whether zero is a special value, `[B]`. If so, there is no offset.
     """
     count = len(values)
     spread = values.std(axis=1, keepdims=True)

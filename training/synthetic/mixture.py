@@ -1,4 +1,5 @@
-"""Series for training: sums of signals from several families, observed with link functions, noise and faults."""
+"""Sample series for training. They are sums of signals from several families, observed with link functions, noise and
+faults."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from rfa.training.synthetic.trends import breaks, trend, walk
 Family = Callable[[np.random.Generator, Clock], np.ndarray]
 Split = Literal["training", "validation"]
 
-# Components of a signal, `[B, N]` at the times of a clock, without a unit.
+# Functions that return a component of a signal at the times of a clock, `[B, N]`. Components have no unit.
 FAMILIES: dict[str, Family] = {
     "calendar": calendar,
     "daylight": daylight,
@@ -52,7 +53,7 @@ FAMILIES: dict[str, Family] = {
     "structural": structural,
     "growth": growth,
 }
-# Observations of a rate, used instead of the signal with noise.
+# Functions that convert a signal to counts or demand. These replace the signal with noise.
 OBSERVED = {"counted": counted, "intermittent": intermittent}
 
 SEASONS = {"calendar": 45, "harmonic": 25, "profile": 22, "daylight": 4, "linear_sde": 4}
@@ -73,13 +74,13 @@ STRUCTURAL, GROWTH = {"structural": 1}, {"growth": 75, "trend": 25}
 
 
 class Recipe(NamedTuple):
-    """Recipe for one kind of series.
+    """Distribution of one kind of series.
 
     Args:
-        weight: weight of the kind.
-        slots: for each component, the weights of its families, and the probability that a series has the component.
-        clean: share of series without noise.
-        noise: range of the ratio of noise to signal, which is sampled log-uniformly.
+        weight: Weight of the kind.
+        slots: For each component, the weights of its families, and the probability that a series has the component.
+        clean: Share of series without noise.
+        noise: Range of the ratio of noise to signal, which is sampled log-uniformly.
     """
 
     weight: float
@@ -102,7 +103,8 @@ RECIPES = {
     "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
-# Share of series whose seasons scale with the level, and share of the other series whose seasons scale independently.
+# Share of series whose season is multiplied by the level, and share of the other series whose season changes its size
+# independently.
 MULTIPLIED, SWELLS = 0.35, 0.25
 # Share of series with a change of season and level, and share of mixtures of up to three series (TSMixup; Ansari et
 # al., Chronos, 2024).
@@ -115,13 +117,14 @@ class Drawn:
     """A batch of series.
 
     Args:
-        times: seconds since the epoch, `[B, N]` float64, increasing.
-        values: `[B, N]` float64, NaN where missing and before a short history begins.
-        truth: signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
+        times: Seconds since the epoch, `[B, N]` float64, increasing.
+        values: Observed values, `[B, N]` float64. Missing values, and values before the start of a short history, are
+            NaN.
+        truth: Signal in the units of the values, without noise, rounding, outliers and gaps, `[B, N]` float64. For
             counts and demand, it is their mean.
-        step: nominal step in seconds, `[B]`.
-        has_calendar: whether times are dates, `[B]`.
-        families: components of each series.
+        step: Nominal step in seconds, `[B]`.
+        has_calendar: Whether times are dates, `[B]`.
+        families: Families of the components of each series.
     """
 
     times: np.ndarray
@@ -138,15 +141,15 @@ def draw(
     """Sample a batch of series. The result depends only on the arguments.
 
     Args:
-        seed: seed of a run.
-        count: number of series B.
-        length: number of values N of each series.
-        index: index of the batch.
-        split: name of the split. Splits never share random numbers, for any seeds.
-        is_short: whether to use the clocks of short series, mostly months, quarters, weeks and days.
+        seed: Seed of a run.
+        count: Number of series B.
+        length: Number of values N of each series.
+        index: Index of the batch.
+        split: Name of the split. Different splits never have the same random numbers, for any seeds.
+        is_short: Whether the time steps are those of short series, mostly months, quarters, weeks and days.
 
     Raises:
-        ValueError: If a number is negative, there is no series, or the series are too short.
+        ValueError: If `seed` or `index` is negative, `count` is not positive, or `length` is too small.
     """
     if seed < 0 or index < 0 or count < 1:
         raise ValueError(f"seed and index must be >= 0, and count >= 1, got {seed}, {index} and {count}")
@@ -169,7 +172,13 @@ def draw(
 def compose(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray
 ) -> tuple[np.ndarray, tuple[tuple[str, ...], ...]]:
-    """Return `[B, N]` signals with mean 0 and variance 1 for recipes `[B]`, and their families."""
+    """Return signals with mean 0 and variance 1, `[B, N]`, and their families.
+
+    Args:
+        rng: Random generator.
+        clock: Times of the series.
+        recipe: Key of RECIPES for each series, `[B]`.
+    """
     seasonal, other = np.zeros((2, clock.count, clock.length))
     families: list[list[str]] = [[] for _ in range(clock.count)]
     for name, is_season, rows in _components(rng, recipe):
@@ -189,7 +198,7 @@ def compose(
 
 
 def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -> None:
-    """Change the size and phase of the season, and the level, in place. The changes begin at a random time."""
+    """Change the size and phase of the season and the level of some series at a random time, in place."""
     length = seasonal.shape[1]
     for row in np.flatnonzero(rng.random(len(seasonal)) < CHANGED):
         at, later = rng.integers(length // 8, length), rng.integers(0, length // 4)
@@ -199,7 +208,7 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Yield a family, whether it is used as a season, and the rows of the series that contain it."""
+    """Yield a family, whether it is used as a season, and the indices of the series that contain it."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)
@@ -209,14 +218,14 @@ def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[
             for each in slot:
                 found.setdefault((each, slot is SEASONS), []).append(chosen[family == each])
     for (name, is_season), parts in found.items():
-        # A series with the same family twice occurs in two rows.
+        # The index of a series that has two components of the same family occurs twice.
         for layer in _layers(parts):
             if len(layer):
                 yield name, is_season, layer
 
 
 def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
-    """Split indices of rows, which may repeat, into arrays without repetition."""
+    """Split indices, which may repeat, into arrays without repetition."""
     rows = np.concatenate(parts)
     _, first = np.unique(rows, return_index=True)
     once = np.sort(first)
@@ -227,7 +236,8 @@ def _layers(parts: list[np.ndarray]) -> list[np.ndarray]:
 def _mixed(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return `[count, N]` weighted means of three of the series `[B, N]`, each scaled to variance 1."""
+    """Return `count` weighted means of three random series, each scaled to variance 1, `[count, N]`. `values` and
+    `truth` are the series, `[B, N]`."""
     weights = rng.dirichlet((1.5, 1.5, 1.5), count)
     both = np.zeros((2, count, values.shape[1]))
     for part in weights.T:
@@ -240,7 +250,7 @@ def _mixed(
 
 
 def standard(values: np.ndarray) -> np.ndarray:
-    """Standardise `[B, N]` to mean 0 and variance 1. Constant series become zeros."""
+    """Standardise `values` `[B, N]` to mean 0 and variance 1. Constant series become zeros."""
     centred = values - values.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
     return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-9)
@@ -249,9 +259,8 @@ def standard(values: np.ndarray) -> np.ndarray:
 def _seen(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the observed values and the truth of signals, `[B, N]` each. Depending on the recipe, the signal gets
-    noise, a link function and units, or determines counts or demand.
-    """
+    """Return the observed values and the truth of signals, `[B, N]` each. Depending on the recipe, noise, a link
+    function and units are applied, or the signal determines counts or demand."""
     values, truth = np.empty_like(signal), np.empty_like(signal)
     rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))
     lowest, highest = np.array([RECIPES[name].noise for name in recipe[rows]]).reshape(-1, 2).T

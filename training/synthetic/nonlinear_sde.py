@@ -1,4 +1,4 @@
-"""Physical systems as nonlinear stochastic differential equations."""
+"""Generators of physical systems that are nonlinear stochastic differential equations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SYSTEMS = (
 
 
 def nonlinear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return `[B, N]` values of one variable of a noisy system.
+    """Return the values of one variable of a noisy system, `[B, N]`.
 
         double well            dx = (x - x³ + p cos z) dt + σ dW,  dz = q dt
         Van der Pol            dx = y dt + …,  dy = (p (1 - x²) y - x) dt + σ dW

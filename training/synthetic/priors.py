@@ -1,4 +1,4 @@
-"""Distributions of parameters, with one value per series, and periodic functions of many series."""
+"""Sample parameters, with one value per series, and evaluate periodic functions of many series."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ LARGEST = 30.0
 
 
 def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | tuple[int, ...]) -> np.ndarray:
-    """Sample a log-uniform distribution between two positive numbers."""
+    """Sample a log-uniform distribution between two positive numbers. `count` is the shape of the result."""
     return np.exp(rng.uniform(np.log(low), np.log(high), count))
 
 
 def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarray:
-    """Return `[B, 1]` numbers that are one with the given probability, else zero."""
+    """Return 1 with the given probability and otherwise 0, for each series, `[B, 1]`."""
     return (rng.random((count, 1)) < probability).astype(np.float64)
 
 
 def choose(rng: np.random.Generator, weights: Mapping[Any, float], count: int) -> np.ndarray:
-    """Return `[B]` keys, sampled by their weights."""
+    """Sample a key of `weights` for each series with probabilities proportional to the weights, `[B]`."""
     chances = np.cumsum(list(weights.values()))
     return np.array(list(weights))[np.searchsorted(chances, rng.random(count) * chances[-1], side="right")]
 
 
 def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int]) -> np.ndarray:
-    """Sample Student's t `[B, N]` with unit variance and `[B]` degrees of freedom above 2, bounded by LARGEST."""
+    """Sample a Student's t distribution with unit variance, bounded by LARGEST, `[B, N]`. `freedom` contains the
+    degrees of freedom, which are above 2, `[B]`."""
     values = rng.standard_t(freedom[:, None], shape) * np.sqrt(1 - 2 / freedom)[:, None]
     return np.clip(values, -LARGEST, LARGEST)
 
 
 def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: float = 0.25) -> np.ndarray:
-    """Sample innovations `[B, N]` with unit variance, which are normal, or Student's t with 2.5 to 8 degrees of
-    freedom.
-    """
+    """Sample innovations with unit variance, `[B, N]`. They are normal or, in the share `heavy_share` of the series,
+    Student's t with 2.5 to 8 degrees of freedom."""
     values = rng.standard_normal(shape)
     rows = np.flatnonzero(rng.random(shape[0]) < heavy_share)
     if len(rows):
@@ -58,9 +58,9 @@ def read(table: np.ndarray, cycles: np.ndarray, is_held: np.ndarray | None = Non
 
     Args:
         table: M points of one cycle, `[B, M]`.
-        cycles: phases in cycles, `[B, N]`.
-        is_held: whether to return the previous point instead of interpolating linearly, `[B]`. By default, no series
-            does.
+        cycles: Phases in cycles, `[B, N]`.
+        is_held: Whether to return the previous point instead of interpolating linearly, `[B]`. By default, all series
+            are interpolated.
 
     Returns:
         The values, `[B, N]`.

@@ -14,9 +14,8 @@ from numba import njit
 
 
 def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """Compile a function of arrays. Arguments are made contiguous, because each memory layout would be compiled
-    separately.
-    """
+    """Compile a function of arrays. Its arguments are made contiguous, because numba compiles each memory layout
+    separately."""
     kernel = njit(cache=True, nogil=True, error_model="numpy")(function)
 
     @wraps(function)
@@ -28,7 +27,7 @@ def array_jit(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
 
 # Responses of `superpose`.
 DECAY, PULSE, BOX, TRIANGLE = 0, 1, 2, 3
-# A response ends after this multiple of its duration, where e^-9 of it remains.
+# A response ends after this multiple of its duration, when it has decayed to e^-9.
 RESPONSE_ENDS = 9.0
 
 
@@ -37,9 +36,9 @@ def autoregress(innovation, coefficients, lag):
     """Return y with y[n] = Σ_p c[p] y[n - p lag] + e[n].
 
     Args:
-        innovation: innovations e, `[B, N]`.
-        coefficients: coefficients c, `[B, P]`.
-        lag: 1, or the season of a seasonal autoregression, `[B]`.
+        innovation: Innovations e, `[B, N]`.
+        coefficients: Coefficients c, `[B, P]`.
+        lag: 1, or the period of a seasonal autoregression, `[B]`.
     """
     out = np.empty_like(innovation)
     for b in range(innovation.shape[0]):
@@ -56,7 +55,8 @@ def autoregress(innovation, coefficients, lag):
 
 @array_jit
 def rotate(decay, cosine, sine, real, imaginary):
-    """Return the real part of z with z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], all `[B, N]`."""
+    """Return the real part of z with z[n] = d[n] (c[n] + i s[n]) z[n-1] + w[n], where d is `decay`, c `cosine`, s
+    `sine` and w `real` + i `imaginary`. All arrays are `[B, N]`."""
     out = np.empty_like(real)
     for b in range(real.shape[0]):
         x, y = 0.0, 0.0
@@ -69,7 +69,8 @@ def rotate(decay, cosine, sine, real, imaginary):
 
 @array_jit
 def relax(decay, drive):
-    """Return y with y[n] = d[n] y[n-1] + u[n] and y[0] = u[0], all `[B, N]`."""
+    """Return y with y[n] = d[n] y[n-1] + u[n] and y[0] = u[0], where d is `decay` and u `drive`. All arrays are `[B,
+    N]`."""
     out = np.empty_like(drive)
     for b in range(drive.shape[0]):
         y = 0.0
@@ -81,9 +82,8 @@ def relax(decay, drive):
 
 @array_jit
 def segment_of(steps, boundaries):
-    """Return, for each of the increasing times `[B, N]`, the number of increasing boundaries `[B, K]` at or before
-    it.
-    """
+    """Return the number of boundaries at or before each time, `[B, N]`. Times `[B, N]` and boundaries `[B, K]` are
+    increasing."""
     out = np.empty(steps.shape, np.int64)
     for b in range(steps.shape[0]):
         k = 0
@@ -96,15 +96,15 @@ def segment_of(steps, boundaries):
 
 @array_jit
 def superpose(steps, arrivals, marks, duration, response):
-    """Return shot noise `[B, N]`: Σ marks · r((t - arrival) / duration) over the events before t.
+    """Return shot noise Σ marks · r((t - arrival) / duration), summed over the events before t, `[B, N]`.
 
     For u >= 0, r(u) is e^-u, u e^(1-u), 1 until u = 1, or the triangle 1 - |2 u - 1|.
 
     Args:
-        steps: times t, `[B, N]`, increasing.
-        arrivals: times of the events, `[B, K]`, increasing, infinite where there is no event.
-        marks: heights of the responses, `[B, K]`.
-        duration: duration of the responses in steps, `[B]`.
+        steps: Times t, `[B, N]`, increasing.
+        arrivals: Times of the events, `[B, K]`, increasing. If there are fewer than K events, the rest is infinite.
+        marks: Heights of the responses, `[B, K]`.
+        duration: Duration of the responses in steps, `[B]`.
         response: `DECAY`, `PULSE`, `BOX` or `TRIANGLE`, `[B]`.
     """
     out = np.zeros_like(steps)
@@ -134,7 +134,7 @@ def superpose(steps, arrivals, marks, duration, response):
 
 @array_jit
 def interpolate(at, nodes, values):
-    """Interpolate linearly at times `at` `[B, N]` between nodes `[B, K]`. The result is constant beyond the nodes."""
+    """Interpolate linearly between nodes `[B, K]` at times `at` `[B, N]`. The result is constant outside the nodes."""
     out = np.empty_like(at)
     last = nodes.shape[1] - 1
     for b in range(at.shape[0]):

@@ -1,4 +1,4 @@
-"""Series that switch between states, such as those of machines, traffic or climates."""
+"""Generators of series that switch between states, such as those of machines, traffic or climates."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from rfa.training.synthetic.priors import chance, log_uniform
 from rfa.training.synthetic.recursions import relax, segment_of
 
 STATES = 5
-# Number of visits to states. A longer series stays in the last state.
+# Number of visits to states that are sampled. After the last one, a series stays in its state.
 VISITS = 400
 
 
 def regimes(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return series that switch between two to five states s, x' = (m_s - x)/τ + noise_s, `[B, N]`.
 
-    Each state has its own mean and deviation. The order of the states is random. In a third of the series, there are
-    only two states, on and off. The time in a state has a Gamma distribution with shape k. Its mean is from 4 steps to
-    a third of the series, and k is from 1 (Markov) to 100 (a duty cycle). Changes are immediate or, in a third of the
-    series, take τ of 1 to 30 steps. The states differ in mean in three of four series, and in deviation in the others.
+    Each state has its own mean and standard deviation. The order of the states is random. In a third of the series,
+    there are only two states, on and off. The time in a state has a Gamma distribution with shape k. Its mean is from 4
+    steps to a third of the series, and k is from 1 (Markov) to 100 (a duty cycle). Changes are immediate or, in a third
+    of the series, take τ of 1 to 30 steps. In three of four series, the states differ mainly in mean, and in the others
+    mainly in standard deviation.
     """
     count = clock.count
     mean, spread = rng.standard_normal((count, STATES)), log_uniform(rng, 0.01, 0.5, (count, STATES))
@@ -38,14 +39,15 @@ def switching(
     spread: np.ndarray,
     approach: np.ndarray,
 ) -> np.ndarray:
-    """Return values that follow given states, `[B, N]`.
+    """Return values that follow a sequence of states, `[B, N]`.
 
     Args:
-        rng: random generator.
-        clock: times.
-        state: state at each time, `[B, N]`.
-        mean, spread: mean and deviation of each state, `[B, K]`.
-        approach: time constant in steps with which the mean approaches that of a new state, `[B]`. 0 is immediate.
+        rng: Random generator.
+        clock: Times of the series.
+        state: State at each time, `[B, N]`.
+        mean, spread: Mean and standard deviation of each state, `[B, K]`.
+        approach: Time constant in steps with which the mean approaches that of a new state, `[B]`. If it is 0, the
+            change is immediate.
     """
     count = clock.count
     level = np.take_along_axis(mean, state, axis=1)
@@ -60,7 +62,7 @@ def switching(
 
 
 def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
-    """Return the duration of each visit in steps and its state, `[B, K]` each."""
+    """Sample the duration of each visit in steps, and its state, `[B, K]` each."""
     count = clock.count
     visit = log_uniform(rng, 4, clock.length / 3, (count, 1)) * log_uniform(rng, 0.4, 2.5, (count, STATES))
     shape = np.where(chance(rng, 0.5, count) > 0, 1.0, log_uniform(rng, 1, 100, (count, 1)))
@@ -72,6 +74,13 @@ def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarra
 
 
 def visited(rng: np.random.Generator, steps: np.ndarray, lasts: np.ndarray, state: np.ndarray) -> np.ndarray:
-    """Return the state at each time `[B, N]`, given visits `[B, K]`. The series starts during the first visit."""
+    """Return the state at each time, `[B, N]`. The series starts during the first visit.
+
+    Args:
+        rng: Random generator.
+        steps: Times, `[B, N]`.
+        lasts: Durations of the visits, `[B, K]`.
+        state: States of the visits, `[B, K]`.
+    """
     ends = np.cumsum(lasts, axis=1) - rng.random((len(lasts), 1)) * lasts[:, :1]
     return np.take_along_axis(state, np.minimum(segment_of(steps, ends), state.shape[1] - 1), axis=1)

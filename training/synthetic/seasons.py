@@ -1,4 +1,4 @@
-"""Seasonal signals: calendar seasons, seasons of any period, and daylight."""
+"""Generators of seasonal signals: calendar seasons, seasons of any period, and daylight."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from rfa.training.synthetic.clock import DAY, HOUR, WEEK, Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import relax
 
-# Number of points per profile, which are the quarter hours of a day.
+# Number of points per profile. In a daily profile, a point is a quarter of an hour.
 POINTS = 96
 HARMONICS = 6
-# Number of days with a size of their own. Later days have the size of the last one.
+# Number of cycles, such as days, whose sizes are sampled. Later cycles have the size of the last one.
 LONGEST_DAYS = 1024
 THURSDAY, SUNDAY = 3, 6
 PROFILES = {"harmonics": 35, "bumps": 30, "boxes": 12, "bridge": 18, "free": 5}
 
 
 def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.ndarray:
-    """Return one cycle with mean 0 and variance 1, `[B, M]`.
+    """Sample profiles, which are one cycle of a season with mean 0 and variance 1, `[B, M]`.
 
-    It has harmonics with amplitudes that decrease as a power, one to three bumps exp(κ (cos 2π(u - c) - 1)), boxes of
-    any width, a Brownian bridge, or independent values.
+    A profile consists of harmonics with amplitudes that decrease as a power, of one to three bumps
+    exp(κ (cos 2π(u - c) - 1)), of boxes of any width, of a Brownian bridge, or of independent values.
     """
     u = np.arange(points) / points
     kind = choose(rng, PROFILES, count)
@@ -79,8 +79,9 @@ def harmonic(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 def profile(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return a repeated profile P of any shape, x(t) = g_k P(t/p mod 1) in cycle k, `[B, N]`.
 
-    In two of five series, log g_k is an AR(1) process with a deviation of up to 0.5. In the others, g_k is 1. Edges of
-    P stay sharp in half of the series. In a quarter, P changes to another profile, abruptly or slowly.
+    In two of five series, log g_k is an AR(1) process with a standard deviation of up to 0.5. In the others, g_k is 1.
+    In half of the series, P is constant between its points, which gives sharp edges. In a quarter, P changes to another
+    profile, abruptly or slowly.
     """
     count = clock.count
     cycles = clock.steps / clock.periods(rng)[:, None] + rng.random((count, 1))
@@ -108,7 +109,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     count = clock.count
     days = clock.days(rng)
     of_year = days / 365.25
-    # Daylight saving time, which recorded clocks often ignore.
+    # In a quarter of the series with dates, daylight saving time shifts the local hours.
     is_moved = (rng.random((count, 1)) < 0.25) & clock.has_calendar[:, None] & (clock.step[:, None] <= HOUR)
     days = days + is_moved * (np.abs(of_year % 1 - 0.53) < 0.3) / 24
     whole = np.floor(days)
@@ -123,7 +124,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     has_modulated = np.flatnonzero(rng.random(count) < 0.25)
     out[has_modulated] *= 1 + rng.uniform(0.1, 0.6, (len(has_modulated), 1)) * np.tanh(year[has_modulated])
     step = np.where(clock.has_calendar, clock.step, HOUR)[:, None]
-    out *= np.where(step > WEEK, 0.1, 1.0)  # the days of a month average out
+    out *= np.where(step > WEEK, 0.1, 1.0)  # monthly values are means over many days
     yearly = np.where(step > DAY, 1.0, chance(rng, 0.5, count) * log_uniform(rng, 0.1, 3, (count, 1)))
     slow = yearly * year
     for row in np.flatnonzero(clock.has_calendar & (clock.step >= HOUR) & (rng.random(count) < 0.15)):
@@ -133,7 +134,7 @@ def calendar(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return sunlight under clouds, x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q, `[B, N]`.
+    """Return sunlight with clouds, x(t) = c(t) max(0, sin φ sin δ + cos φ cos δ cos h)^q, `[B, N]`.
 
     h is the hour angle, or noon if the step is too long to resolve hours. δ is the declination of the sun over the
     year, φ is a latitude, and q ~ U(0.7, 1.5). The transmission of the clouds is c = 1/(1 + e^-z), where z is an
@@ -157,9 +158,8 @@ def daylight(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _week(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return the profile of a week, which consists of the levels and profiles of working days and days of rest,
-    `[B, 7 POINTS]`.
-    """
+    """Sample the profile of a week, which consists of the levels and profiles of working days and days of rest,
+    `[B, 7 POINTS]`."""
     work, rest = profiles(rng, count)[:, None], profiles(rng, count)[:, None]
     is_rest = np.zeros((count, 7))
     is_rest[:, 5:] = 1.0
@@ -169,7 +169,7 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
     lower = is_rest * np.where(
         rng.random((count, 1)) < 0.8, rng.uniform(0, 2.5, (count, 1)), -rng.uniform(0, 2, (count, 1))
     )
-    # Days differ in three of five series, and if there is no day of rest.
+    # Each day of the week has its own level in three of five series, and in all series without a day of rest.
     each = np.maximum(chance(rng, 0.6, count), ~is_rest.any(axis=1, keepdims=True))
     each = each * log_uniform(rng, 0.02, 0.5, (count, 1)) * rng.standard_normal((count, 7))
     size = (1 - is_rest * rng.uniform(-0.2, 0.9, (count, 1)))[:, :, None]
@@ -178,7 +178,7 @@ def _week(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return whether each day of a year is off, `[B, 366]`."""
+    """Sample whether each day of a year is off, `[B, 366]`."""
     is_off = (rng.random((count, 366)) < 10 / 366) & (rng.random((count, 1)) < 0.5)
     for row in np.flatnonzero(is_off.any(axis=1) & (rng.random(count) < 0.4)):
         begin = int(rng.integers(0, 366))
@@ -187,9 +187,8 @@ def _days_off(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def _sizes(rng: np.random.Generator, cycles: np.ndarray, share: float) -> np.ndarray:
-    """Return the size of the cycle at each time, `[B, N]`. Its logarithm is an AR(1) process in a share of the series,
-    and 0 in the others.
-    """
+    """Sample the size of the cycle at each time, `[B, N]`. Its logarithm is an AR(1) process in the fraction `share` of
+    the series, and 0 in the others."""
     count = len(cycles)
     out = np.ones_like(cycles)
     rows = np.flatnonzero(rng.random(count) < share)

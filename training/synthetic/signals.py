@@ -1,4 +1,4 @@
-"""Signals without a calendar: pulses similar to heartbeats, and modulated waves."""
+"""Generators of signals that do not depend on the calendar: heartbeat-like pulses and modulated waves."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rfa.training.synthetic.clock import Clock
 from rfa.training.synthetic.priors import chance, choose, cosine, log_uniform, read
 from rfa.training.synthetic.recursions import interpolate, relax
 
-# Number of points per beat, and of Gaussians per beat. A heartbeat has five Gaussians.
+# Number of points per beat, and maximum number of Gaussians per beat. A model of a heartbeat has five Gaussians.
 POINTS = 256
 WAVES = 5
 PARTIALS = 3
@@ -18,10 +18,10 @@ SHAPES = {"sine": 50, "square": 15, "triangle": 15, "ramp": 20}
 def pulses(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return a waveform W that is repeated from beat to beat, x(t) = a_k W((t - b_k) / (b_(k+1) - b_k)), `[B, N]`.
 
-    W is a sum of one to five Gaussians of the phase, at most two of them tall and narrow. It has the shape of McSharry
-    et al., A dynamical model for generating synthetic electrocardiogram signals, 2003, with random sizes. The intervals
-    b_(k+1) - b_k are p e^v, where v is an AR(1) process with a deviation of 0.003 to 0.15. In a fifth of the series,
-    single beats come early or are missed. The sizes a_k vary by up to a third.
+    W is a sum of one to five Gaussians of the phase. At most two of them are tall and narrow. It has the shape of
+    McSharry et al., A dynamical model for generating synthetic electrocardiogram signals, 2003, with random sizes. The
+    intervals b_(k+1) - b_k are p e^v, where v is an AR(1) process with a standard deviation of 0.003 to 0.15. In a
+    fifth of the series, single beats come early or are missed. The sizes a_k vary by up to a third.
     """
     count = clock.count
     period = log_uniform(rng, 6, clock.length / 5, count)
@@ -38,9 +38,10 @@ def beating(
     """Return the number of beats until each time, `[B, N]`. The series starts during the first beat.
 
     Args:
-        steps: times, `[B, N]`.
-        period: median interval in steps, `[B]`.
-        spread: standard deviation of the logarithm of the interval, `[B]`.
+        rng: Random generator.
+        steps: Times, `[B, N]`.
+        period: Median interval in steps, `[B]`.
+        spread: Standard deviation of the logarithm of the interval, `[B]`.
         is_odd: 1 if three beats in a hundred come early or are missed, else 0, `[B]`.
     """
     count = len(steps)
@@ -56,7 +57,7 @@ def beating(
 
 
 def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
-    """Return a waveform that is a sum of Gaussians of the phase, `[B, M]`."""
+    """Sample a waveform, which is a sum of Gaussians of the phase, for each series, `[B, M]`."""
     u = np.arange(POINTS) / POINTS
     out = np.zeros((count, POINTS))
     waves = rng.integers(1, WAVES + 1, (count, 1))
@@ -70,7 +71,7 @@ def _beat(rng: np.random.Generator, count: int) -> np.ndarray:
 
 
 def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return sums of up to three waves of changing amplitude and frequency, x(t) = Σ_i A_i(t) w(φ_i(t)), `[B, N]`.
+    """Return sums of up to three waves with variable amplitude and frequency, x(t) = Σ_i A_i(t) w(φ_i(t)), `[B, N]`.
 
     The frequency φ' = f e^(r t) (1 + m cos 2π g t) changes by up to two octaves and is modulated. The amplitude is A =
     a (1 + b cos 2π g' t) with g' up to f/4, which gives beats. w is a sine, a square, a triangle or a ramp.
@@ -98,7 +99,7 @@ def modulated(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def _wave(kind: np.ndarray, phase: np.ndarray) -> np.ndarray:
-    """Return one of the wave shapes for each series, `[B, N]`."""
+    """Return a wave of the given kind for each series, `[B, N]`."""
     out = cosine(phase)
     out[kind == "square"] = np.sign(out[kind == "square"])
     out[kind == "triangle"] = 2 / np.pi * np.arcsin(np.clip(out[kind == "triangle"], -1, 1))

@@ -1,4 +1,5 @@
-"""Structural series with evolving level, slope and season, which are added or multiplied, and smooth growth."""
+"""Generators of structural series with evolving level, slope and season, which are added or multiplied, and of smooth
+growth."""
 
 from __future__ import annotations
 
@@ -45,9 +46,8 @@ def structural(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.ndarray:
-    """Return a season with periods `[B]` in steps and a variance of about 1, `[B, N]`. The value at each phase follows
-    a random walk from cycle to cycle.
-    """
+    """Return a season with a variance of about 1, `[B, N]`. The value at each phase follows a random walk from cycle to
+    cycle. `period` contains the periods in steps, `[B]`."""
     count = len(period)
     cycle = profiles(rng, count)
     changes = chance(rng, 0.6, count) * log_uniform(rng, 1e-3, 0.15, (count, 1))
@@ -55,7 +55,7 @@ def evolving(rng: np.random.Generator, period: np.ndarray, length: int) -> np.nd
     for row, steps in enumerate(period.tolist()):
         most = min(steps, length)
         index = (np.arange(most) * POINTS) // steps
-        # Short seasons are sampled per step, because a profile of 96 points has more shape than four steps can show.
+        # Short seasons are sampled per step, because a few steps cannot resolve a profile of 96 points.
         drive[row, :most] = rng.standard_normal(most) if steps <= 12 else cycle[row, index]
     return autoregress(drive, np.ones((count, 1)), period)
 
@@ -64,7 +64,7 @@ def growth(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return smooth growth such as that of prices, populations or emissions, x' = g or (log x)' = g, `[B, N]`.
 
     g is a constant plus an Ornstein-Uhlenbeck process, whose correlation time is from a twentieth of the series to the
-    whole series. In half of the series, the process is smoothed.
+    complete series. In half of the series, the process is smoothed.
     """
     count, length = clock.count, clock.length
     decay = np.exp(-clock.lags / log_uniform(rng, length / 20, length, (count, 1)))

@@ -1,4 +1,4 @@
-"""Nonlinear systems of up to three variables, with their equations and integration."""
+"""Equations and integration of nonlinear systems of up to three variables."""
 
 # mypy does not know the types of numba's dispatchers.
 # mypy: disable-error-code="no-untyped-def"
@@ -19,7 +19,8 @@ DOUBLE_WELL, VAN_DER_POL, FITZHUGH_NAGUMO, PREDATOR_PREY, LOGISTIC, PENDULUM = 5
 
 @njit(cache=True, error_model="numpy", inline="always")
 def field(system, x, y, z, p, q, r):
-    """Return the time derivatives of a system at a state. In driven systems, z is the phase of the drive."""
+    """Return the time derivatives of a system in the state (x, y, z). In driven systems, z is the phase of the
+    drive."""
     if system == LORENZ:
         return p * (y - x), x * (q - z) - y, x * y - r * z
     if system == ROSSLER:
@@ -55,12 +56,13 @@ def integrate(rng, system, state, parameters, noise, longest, durations):
     noise² dt. For additive noise, it converges in first order of dt.
 
     Args:
-        system: index of the equations, `[B]`.
-        state: initial state, `[B, 3]`.
-        parameters: parameters of the equations, `[B, 3]`.
-        noise: diffusion, `[B, 3]`.
-        longest: largest step, `[B]`.
-        durations: durations between the returned states, `[B, N]`, >= 0.
+        rng: Random generator.
+        system: Index of the equations, `[B]`.
+        state: Initial state, `[B, 3]`.
+        parameters: Parameters of the equations, `[B, 3]`.
+        noise: Diffusion, `[B, 3]`.
+        longest: Largest step, `[B]`.
+        durations: Durations between the returned states, `[B, N]`, >= 0.
     """
     count, length = durations.shape
     out = np.empty((count, length, 3))
@@ -93,14 +95,14 @@ class System(NamedTuple):
     """A system of equations with its parameters and settings.
 
     Attributes:
-        kind: index of the equations.
-        weight: weight with which the system is chosen.
-        parameters: ranges of the parameters.
-        start: initial state.
-        cycle: time per cycle.
-        noise: diffusion of the first two variables.
-        seen: variables that may be observed.
-        resolution: integration steps per cycle.
+        kind: Index of the equations.
+        weight: Weight with which the system is chosen.
+        parameters: Ranges of the parameters.
+        start: Initial state.
+        cycle: Time per cycle.
+        noise: Diffusion of the first two variables.
+        seen: Indices of the variables that may be observed.
+        resolution: Number of integration steps per cycle.
     """
 
     kind: int
@@ -114,10 +116,10 @@ class System(NamedTuple):
 
 
 def simulate(rng: np.random.Generator, systems: tuple[System, ...], steps: np.ndarray, length: int) -> np.ndarray:
-    """Return `[B, N]` values of one variable of a system at `steps` `[B, N]`, with 8 to `length / 2` steps per cycle.
+    """Return the values of one variable of a system at the times `steps` `[B, N]`, with 8 to `length / 2` steps per
+    cycle, `[B, N]`.
 
-    The first 10 cycles are dropped, so that states are on the attractor. The noise is between a thirtieth of that of
-    the system and all of it.
+    The first 10 cycles are dropped, so that states are on the attractor. The noise is scaled by a factor of 0.03 to 1.
     """
     count = len(steps)
     index = choose(rng, {i: one.weight for i, one in enumerate(systems)}, count)

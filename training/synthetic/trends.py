@@ -1,4 +1,4 @@
-"""Levels: trends, structural breaks and random walks."""
+"""Generators of levels: trends, structural breaks and random walks."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
         y = s x + Σ_k s_k max(0, x - c_k) + a (e^(g x) - 1) / (e^|g| - 1) + b / (1 + e^-((x - c)/w))
 
-    s, s_k, a and b are N(0, 1), g is ±U(1, 6), and w is from 0.01 to 0.3. Half of the series have kinks, and a quarter
-    have each of the last two terms. A third of the series with such a term have no line.
+    s, s_k, a and b are N(0, 1), g is ±U(1, 6), and w is from 0.01 to 0.3. Half of the series have kinks, a quarter have
+    the exponential term, and a quarter have the step. A third of the series with such a term have no line.
     """
     count = clock.count
     x = clock.steps / clock.steps[:, -1:]
@@ -37,7 +37,8 @@ def trend(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def breaks(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return one to six breaks at any time, `[B, N]`: steps, ramps, temporary shifts, and changes of slope.
+    """Return one to six breaks at random times, `[B, N]`. A break is a step, a ramp, a temporary shift, or a change of
+    slope.
 
         y = Σ_k h_k r((t - c_k) / d_k)
 
@@ -67,9 +68,9 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
     """Return random walks such as those of prices, stocks and levels, dy = (b - κ y) dt + σ(t) dW + jumps, `[B, N]`.
 
     Increments over a lag have variance σ² lag and are normal or Student's t. Half of the series have a normal drift b
-    with deviation 2 σ / √T. κ is 0 in four of five series; in the others, 1/κ is a third of the length to three times
-    the length. log σ is a slow process in two of five series (stochastic volatility). A tenth of the series have rare
-    jumps, and an eighth are integrated again, which gives a local linear trend.
+    with standard deviation 2 σ / √T. κ is 0 in four of five series; in the others, 1/κ is a third of the length to
+    three times the length. log σ is a slow process in two of five series (stochastic volatility). A tenth of the series
+    have rare jumps, and an eighth are integrated again, which gives a local linear trend.
     """
     count, length = clock.count, clock.length
     lags = clock.lags
@@ -88,9 +89,8 @@ def walk(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def volatility(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return volatilities e^v with median 1, `[B, N]`. v is an Ornstein-Uhlenbeck process with a deviation of 0.3 to 1
-    and a correlation time of 10 to N steps.
-    """
+    """Return volatilities e^v with median 1, `[B, N]`. v is an Ornstein-Uhlenbeck process with a standard deviation of
+    0.3 to 1 and a correlation time of 10 to N steps."""
     count = clock.count
     decay = np.exp(-clock.lags / log_uniform(rng, 10, clock.length, (count, 1)))
     drive = np.sqrt(1 - decay**2) * rng.standard_normal(decay.shape)

@@ -61,7 +61,7 @@ def test_each_number_of_passes_has_the_score_of_that_model(run, tmp_path, monkey
 def test_passes_need_memory_slots(run, tmp_path):
     config = LanguageModelConfig(280, d_model=16, n_layers=1, n_heads=2, head_dim=4, n_slots=0)
     save_checkpoint(tmp_path, "language", LanguageModel(config))
-    with pytest.raises(ValueError, match="without memory slots has no reweighting passes"):
+    with pytest.raises(ValueError, match="has no recurrent mode, so it has no reweighting passes"):
         evaluate_passes(tmp_path, [run / "text.txt"])
 
 
