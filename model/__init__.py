@@ -1,1 +1,1 @@
-"""PyTorch implementation of Robust Filter Attention, its recurrences, and the networks built on them."""
+"""Robust Filter Attention, its recurrences, and the networks built on them, in PyTorch."""

@@ -13,15 +13,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Batch:
-    """Batch of sequences: times `[B, N]`, observations `[B, N, P]` (NaN if missing), and true states `[B, N, P]` (None
-    for recorded data)."""
+    """Batch of sequences of equal length.
+
+    Attributes:
+        times: Times, `[B, N]`.
+        observations: Observations, `[B, N, P]`. NaN marks a missing value.
+        truth: True states, `[B, N, P]`. None for recorded data.
+    """
 
     times: np.ndarray
     observations: np.ndarray
     truth: np.ndarray | None = None
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the observations (0 if missing) and their presence, each `[B, N, P]` float32, and the times `[B, N]`
+        """Return the observations (0 if missing) and their presence, each `[B, N, P]` float32, and the times, `[B, N]`
         float64."""
         import torch  # optional for readers of recorded series
 

@@ -12,7 +12,7 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
 class FeedForward(nn.Module):
-    """Two linear layers d → mlp_ratio · d → d with GELU."""
+    """Two linear layers with GELU between them, d → mlp_ratio · d → d."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()

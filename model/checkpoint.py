@@ -1,5 +1,5 @@
-"""Read and write runs: the configuration in JSON, and the weights in safetensors. `rfa.model.loading` also reads
-bundles."""
+"""Read and write runs. A run consists of the configuration in JSON, and the weights in safetensors. `rfa.model.loading`
+also reads bundles."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.series.config import SeriesConfig
 from rfa.runtime.text.config import LanguageModelConfig
 
-# Configuration class and module class of each family. The family is stored in config.json and in bundle manifests.
+# Configuration class and module class of each family. The family is stored in config.json and in manifests of bundles.
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "language": (LanguageModelConfig, LanguageModel),
     "linear": (LinearFilterConfig, LinearFilter),
@@ -29,7 +29,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 }
 CONFIG_FILE = "config.json"
 WEIGHTS_FILE = "model.safetensors"
-# Prefix of tensors in bundles that the module derives from its weights.
+# Prefix of the names of tensors in bundles that the module derives from its weights.
 DERIVED_PREFIX = "initial."
 
 
@@ -58,8 +58,8 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
     """Read the family and the configuration of a run.
 
     Raises:
-        FileNotFoundError: If there is no config.json.
-        ValueError: If config.json is not valid JSON, or does not contain `family` and `config`.
+        FileNotFoundError: If the directory contains no config.json.
+        ValueError: If config.json is not valid JSON, or does not contain a known `family` and a `config`.
     """
     path = run / CONFIG_FILE
     if not path.is_file():
@@ -77,10 +77,10 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """Build a module of a family with the given weights, in evaluation mode.
+    """Build a module in evaluation mode.
 
     Args:
-        family: One of `FAMILIES`.
+        family: Family of the module, a key of `FAMILIES`.
         config: Configuration of the module.
         weights: Weights of the module. Tensors that the module derives from its weights are ignored.
 

@@ -1,4 +1,5 @@
-"""Language model prepared for decoding: precomputed constants, large matrix products, and one pool of states.
+"""Decode with a language model that is prepared for it: constants are computed in advance, matrix products are merged,
+and states are stored in one pool.
 
 Results equal those of `LanguageModel.step`, `prefill` and `extend`. All projections of an input share one matrix
 (`decoder_layers.py`). Matrices have the requested dtype; sums, the residual stream, slots and logits are float32.
@@ -26,16 +27,22 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
 class SlotPool(NamedTuple):
-    """Memory slots of R streams in float32: means `[L, R, H, S, 4D]` and precisions `[L, R, H, S]`."""
+    """Memory slots of R streams in float32.
+
+    Attributes:
+        means: Means, `[L, R, H, S, 4D]`.
+        precisions: Precisions, `[L, R, H, S]`.
+    """
 
     means: Tensor
     precisions: Tensor
 
 
 class Turn(NamedTuple):
-    """Rotation e^{i phase} of vectors `[..., H, 2D]`, real parts first: `x cos + swapped(x) sin`.
+    """Rotation by a phase, for vectors `[..., H, 2D]` with the real parts first: `x cos + swapped(x) sin`.
 
-    cos and sin are `[..., H, 2D]`. sin is negative in the real half.
+    Attributes:
+        cos, sin: Cosine and sine of the phase, `[..., H, 2D]`. sin is negated in the half of the real parts.
     """
 
     cos: Tensor
@@ -49,7 +56,7 @@ class Turn(NamedTuple):
 
     @property
     def into_frame(self) -> Turn:
-        """Apply the inverse rotation to queries, keys and values `[..., 3, H, 2D]`."""
+        """Inverse rotation, for queries, keys and values `[..., 3, H, 2D]`."""
         return Turn(self.cos.unsqueeze(-3), -self.sin.unsqueeze(-3))
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -57,14 +64,14 @@ class Turn(NamedTuple):
 
 
 class Decoder:
-    """Decoder that runs a model in attention mode and, if it has memory slots, in recurrent mode.
+    """Runs a model in attention mode and, if it has memory slots, in recurrent mode.
 
     Args:
         model: Float32 model with mixer "rfa", on the device that is used for decoding.
         dtype: Dtype of the matrices, float32 or bfloat16.
 
     Attributes:
-        embedding: `[V, d]`, to be multiplied by `scale`.
+        embedding: Embedding `[V, d]`, which is multiplied by `scale`.
         omega: Frequencies of all layers, `[H, D]`.
 
     Raises:
@@ -80,7 +87,7 @@ class Decoder:
             if model.config.own_readout:
                 self._attention = self._recurrent.with_readout(model, "attention", dtype)
             self.embedding = model.embedding.weight.detach().to(dtype)
-        # All layers share their frequencies, which follow from the configuration.
+        # All layers have the same frequencies, which the configuration determines.
         self.omega = self._recurrent.layers[0].dynamics.omega
 
     @property
@@ -98,18 +105,19 @@ class Decoder:
         return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """Decode one token of B streams. `rows` of the pool are updated in place."""
+        """Decode one token of B streams. `rows` of the pool are updated in place. See `step_between`."""
         return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
 
     def step_between(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Decode one token of B streams, reading their states from some rows of the pool and writing them to others.
+        """Decode one token of B streams. Their states are read from some rows of the pool and written to others.
 
         Args:
-            tokens, positions: `[B]` int64.
-            noise: Scaled standard normal `[B, H, 2D]` for the latent sample, or zeros for the mean.
-            sources, targets: Pool rows to read and to write, `[B]` int64. A row must not be written twice, nor written
+            tokens, positions: Tokens and their positions, `[B]` int64.
+            noise: Scaled standard normal numbers for the sample of the latent, or zeros for its mean, `[B, H, 2D]`.
+            pool: Memory slots of all streams.
+            sources, targets: Pool rows to read and to write, `[B]` int64. No row may be written twice, or be written
                 for one stream and read for another.
 
         Returns:
@@ -151,7 +159,7 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Decode with five kernel launches per layer: four fused products and the slots."""
+        """Decode with five kernel launches per layer, which are four fused products and the update of the slots."""
         from rfa.model import decoder_triton as kernels
         from rfa.model import product_triton as products
 
@@ -175,15 +183,15 @@ class Decoder:
     def prefill(
         self, tokens: Tensor, position: int, means: Tensor, precisions: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process N tokens `[N]` of one stream in recurrent mode.
+        """Process N tokens of one stream in recurrent mode.
 
         Args:
-            tokens: `[N]`.
+            tokens: Token ids, `[N]`.
             position: Position of the first token.
             means, precisions: Slots before the tokens, `[L, H, S, 4D]` and `[L, H, S]`.
 
         Returns:
-            The output of the last token (batch of one), and the means and precisions after the tokens.
+            The output of the last token (batch size 1), and the means and precisions after the tokens.
         """
         x, turn = self._embed(tokens[None]), self._turn(self._positions(position, tokens))
         into_frame = turn.into_frame
@@ -207,16 +215,17 @@ class Decoder:
     def extend(
         self, tokens: Tensor, position: int, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process n tokens `[n]` of one stream in attention mode, with `position` cached tokens.
+        """Process n tokens of one stream in attention mode, with `position` cached tokens.
 
         Args:
-            tokens: `[n]`.
+            tokens: Token ids, `[n]`.
             position: Number of cached tokens, and position of the first new token.
-            keys, values: Cache `[L, H, position, 2D]` in the rotating frame (values only if the model rotates them).
-            noise: `[1, H, 2D]` for the last token.
+            keys, values: Cache in the rotating frame, `[L, H, position, 2D]`. Values are in this frame only if the
+                model rotates them.
+            noise: Scaled standard normal numbers for the sample of the last token's latent, `[1, H, 2D]`.
 
         Returns:
-            The output of the last token (batch of one), and the new cache rows `[L, H, n, 2D]` of keys and values.
+            The output of the last token (batch size 1), and the new cache rows of keys and values, `[L, H, n, 2D]`.
         """
         own = self._positions(position, tokens)
         x, turn = self._embed(tokens[None]), self._turn(own)
@@ -249,15 +258,15 @@ class Decoder:
         return torch.arange(position, position + len(tokens), device=self.device)
 
     def _turn(self, positions: Tensor) -> Turn:
-        """Return the rotation that leaves the rotating frame at `positions` `[...]`."""
+        """Return the rotation out of the rotating frame at `positions` `[...]`."""
         return Turn.by(wrapped_phase(self.omega, positions, torch.float32))
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return F.embedding(tokens, self.embedding).float() * self.scale
 
     def _projected(self, layer: Layer, x: Tensor, into_frame: Turn) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Project the residual stream `[..., d]` to queries, keys and values `[..., H, 2D]`, and gate logits `[..., 2 ·
-        H · S (+ H)]`."""
+        """Project the residual stream `[..., d]`. Return queries, keys and values `[..., H, 2D]`, and gate logits
+        `[..., 2 · H · S (+ H)]`."""
         heads, width = self.config.n_heads, 2 * self.config.head_dim
         joint = product(normed(x, layer.readout.mixer_norm), layer.readout.mix_in)
         vectors, gates = joint.tensor_split([3 * heads * width], dim=-1)
@@ -287,13 +296,14 @@ class Decoder:
         return inputs, constants.parameters, self._opened(layer, gates)
 
     def _opened(self, layer: Layer, gates: Tensor) -> Tensor | None:
-        """Return the output gates `[..., H]` computed from the logits of `_projected`, or None if the model has
-        none."""
+        """Return the output gates `[..., H]`, computed from the gate logits of `_projected`. Return None if the model
+        has no output gates."""
         bias = layer.output_gate_bias
         return None if bias is None else torch.sigmoid(gates[..., -len(bias) :] + bias)
 
     def _finish(self, layer: Layer, x: Tensor, latent: Tensor, opened: Tensor | None) -> Tensor:
-        """Return the residual stream after a block, given the latent `[..., H, 2D]` of its mixer."""
+        """Return the residual stream after a block. `latent` `[..., H, 2D]` is the output of its mixer, and `opened`
+        contains its output gates."""
         if opened is not None:
             latent = latent * opened[..., None]
         x = x + product(latent.flatten(-2), layer.readout.mix_out)
@@ -306,7 +316,7 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Return the reason why the GPU kernels do not support the step of a model, or None if they do."""
+    """Return the reason why the GPU kernels do not support the step of a model. Return None if they do."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     from rfa.model.recurrence.triton import size_refusal
@@ -319,12 +329,12 @@ def product(x: Tensor, weight: Tensor) -> Tensor:
     rounded = x.to(weight.dtype)
     if weight.dtype == torch.float32:
         return F.linear(rounded, weight)
-    if not weight.is_cuda:  # emulate the rounding of the GPU on a CPU
+    if not weight.is_cuda:  # on a CPU, round as on a GPU
         return F.linear(rounded.float(), weight.float())
     flat = torch.mm(rounded.flatten(0, -2), weight.t(), out_dtype=torch.float32)
     return flat.reshape(*x.shape[:-1], -1)
 
 
 def normed(x: Tensor, weight: Tensor) -> Tensor:
-    """Return x / sqrt(mean x² + eps) times the weight (RMS normalisation)."""
+    """Return x / sqrt(mean x² + eps), multiplied by the weight (RMS normalisation)."""
     return F.rms_norm(x, weight.shape, weight, NORM_EPS)

@@ -1,4 +1,4 @@
-"""Constrained parameters of a language model for the compiled decoder (`decoder_numba`)."""
+"""Compute the constrained parameters of a language model for the compiled decoder (`decoder_numba`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Constants of a trained language model for decoding, which are computed once from its raw parameters."""
+"""Compute the constants of a trained language model for decoding from its raw parameters."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ NORM_EPS = 1e-6
 @dataclass(frozen=True)
 class Readout:
     """Weights of a block that may differ between the modes. Matrices are `[out, in]` in the dtype of the decoder, and
-    norms are in float32.
-    """
+    norms are in float32."""
 
     mixer_norm: Tensor
     mix_in: Tensor  # query, key, value, gates and, if present, output gates: [3 · H · 2D + 2 · H · S (+ H), d]
@@ -57,7 +56,7 @@ class LayerSlots:
 
 @dataclass(frozen=True)
 class Layer:
-    """Constants of one block, with the dtypes described in `Readout`."""
+    """Constants of one block. The dtypes are those of `Readout`."""
 
     readout: Readout
     output_gate_bias: Tensor | None  # [H]
@@ -68,7 +67,7 @@ class Layer:
 
     @property
     def required_slots(self) -> LayerSlots:
-        """Return `slots`, after checking that it is not None.
+        """`slots`, which must not be None.
 
         Raises:
             ValueError: If the model has no memory slots.
@@ -95,7 +94,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks and final norm for one mode."""
+    """Blocks and final norm of a model for one mode."""
 
     layers: list[Layer]
     norm: Tensor
@@ -106,7 +105,7 @@ class Stack:
         return cls(layers, model.norm.of(mode).detach())
 
     def with_readout(self, model: LanguageModel, mode: Mode, dtype: torch.dtype) -> Stack:
-        """Return the same blocks for another mode, with the weights that differ between the modes."""
+        """Return the same blocks for another mode, whose weights replace those that differ between the modes."""
         pairs = zip(self.layers, model.blocks, strict=True)
         layers = [replace(layer, readout=Readout.of(cast(Block, block), mode, dtype)) for layer, block in pairs]
         return Stack(layers, model.norm.of(mode).detach())

@@ -1,8 +1,8 @@
 """Kernels of a decode step on a GPU, except the matrix products (`product_triton`), in float32.
 
-Three kernels replace about a dozen launches between products: the embedding with the rotations; the slots of a layer;
-and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the products. The
-results of a row do not depend on the other rows, bit for bit.
+Three kernels replace about a dozen launches between products. They compute the embedding and the rotations; the slots
+of a layer; and the logits with evidence and finiteness flags. Norms, GELU and residual sums are fused into the
+products. The results of a row do not depend on the other rows, bit for bit.
 
 The equations are in `decoder.py`, and those of the slots in `recurrence/triton_token.py`, which the scan also uses.
 """
@@ -35,7 +35,7 @@ from rfa.model.recurrence.triton_token import (
 )
 from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, Innovation
 
-# Values of a row per warp, in the kernel over rows.
+# Number of values of a row per warp, in `begin_kernel`.
 OF_A_WARP = 64
 
 
@@ -44,10 +44,9 @@ def begin_kernel(
     p_tokens, p_positions, p_embedding, p_omega, p_x, p_cos, p_sin, scale, n_tokens,
     WIDTH: tl.constexpr, PHASES: tl.constexpr, BLOCK_W: tl.constexpr, BLOCK_P: tl.constexpr,
 ):  # fmt: skip
-    """Program b loads the embedding of token b, and computes the cosine and sine of the H · D phases at the position of
-    the token.
+    """Load the embedding of token b in program b, and compute the cosine and sine of the H · D phases at its position.
 
-    A token outside the vocabulary gives NaN.
+    The embedding of a token outside the vocabulary is NaN.
     """
     i_b = tl.program_id(0).to(tl.int64)
     o_w, o_p = tl.arange(0, BLOCK_W), tl.arange(0, BLOCK_P)
@@ -97,9 +96,8 @@ def load_slot_gates(
     p_gates, p_bias, p_eta2, p_own_process, i_h, n_heads, o_s, m_s,
     S: tl.constexpr, LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
 ):  # fmt: skip
-    """Return the measurement precision and the process variance of the slots of a head, [S] each, given the gate logits
-    [2, H, S].
-    """
+    """Return the measurement precision and the process variance of the slots of a head, [S] each. They are computed
+    from the gate logits [2, H, S]."""
     o_write, o_forget = i_h * S + o_s, (n_heads + i_h) * S + o_s
     b_write = tl.load(p_gates + o_write, mask=m_s, other=0.0) + tl.load(p_bias + o_write, mask=m_s, other=0.0)
     b_forget = tl.load(p_gates + o_forget, mask=m_s, other=0.0) + tl.load(p_bias + o_forget, mask=m_s, other=0.0)
@@ -128,12 +126,12 @@ def slots_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
 ):  # fmt: skip
-    """Program i processes head i mod H of stream i div H, from the joint product to the latent.
+    """Process head i mod H of stream i div H in program i, from the joint product to the latent.
 
-    INNER: number of passes K. BY_VALUE: whether the innovation of the value determines the weight. IS_GATED: whether
-    there are output gates. IS_LAST: whether this is the last layer, whose latent is sampled and stored. <name>_p,
-    <name>_h: strides of an array over rows of the pool and over heads. For rows outside the pool, results are NaN, and
-    the pool is neither read nor written.
+    INNER: Number of passes K. BY_VALUE: Whether the innovation of the value determines the weight. IS_GATED: Whether
+    there are output gates. IS_LAST: Whether this is the last layer, whose latent is sampled and stored. <name>_p,
+    <name>_h: Strides of an array over rows of the pool and over heads. If a row is outside the pool, its results are
+    NaN, and the pool is neither read nor written.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_b = i_bh // n_heads
@@ -191,8 +189,8 @@ def store_outcome(
     p_evidence, p_broken, p_log_precision, p_is_finite, o_row, m_row, n_rows,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Store, for the rows o_row [BM], the log evidence averaged over heads, and 1 if the slots of all layers are
-    finite, else 0.
+    """Store the log evidence averaged over heads for the rows o_row [BM], and 1 if the slots of all layers are finite,
+    else 0.
 
     m_row is [BM, 1].
     """
@@ -215,9 +213,8 @@ def logits_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr, EPS: tl.constexpr,
     HEADS: tl.constexpr, LAYERS: tl.constexpr, BLOCK_H: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i) computes the logits of BM rows for BN tokens of the vocabulary. Programs with j = 0 also store the
-    evidence and the flags of their rows.
-    """
+    """Compute the logits of BM rows for BN tokens of the vocabulary in program (j, i). Programs with j = 0 also store
+    the evidence and the flags of their rows."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -250,7 +247,7 @@ class Gates(NamedTuple):
         bias: Bias of the gate logits, `[2 · H · S]`.
         eta2: Measurement noise, `[H]`.
         own_process: Process noise of the slots, `[H, S]`.
-        output_bias: Bias of the output gates, `[H]`, or None if the model has none.
+        output_bias: Bias of the output gates, `[H]`. None if the model has no output gates.
     """
 
     bias: Tensor
@@ -291,8 +288,13 @@ def _warps_of(numbers: int) -> int:
 
 
 def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, omega: Tensor) -> tuple[Tensor, Turned]:
-    """Return the residual stream `[B, d]` of tokens `[B]`, and the rotations at `positions` `[B]`. omega is `[H, D]`
-    float64.
+    """Return the residual stream `[B, d]` of tokens, and their rotations.
+
+    Args:
+        tokens, positions: Tokens and their positions, `[B]`.
+        embedding: Embedding, `[V, d]`.
+        scale: Factor of the embedding.
+        omega: Frequencies, `[H, D]` float64.
     """
     rows, width = len(tokens), embedding.shape[1]
     x = embedding.new_empty((rows, width), dtype=torch.float32)
@@ -308,12 +310,13 @@ def begin(tokens: Tensor, positions: Tensor, embedding: Tensor, scale: float, om
 
 
 def joint_product(x: Tensor, layer: Layer) -> Tensor:
-    """Compute all projections of the residual stream `[T, d]` of a layer, `[T, 3 · H · 2D + 2 · H · S (+ H)]`."""
+    """Compute all projections of the residual stream `[T, d]` in a layer, `[T, 3 · H · 2D + 2 · H · S (+ H)]`."""
     return product(x, layer.readout.mix_in, Norm(layer.readout.mixer_norm, NORM_EPS))
 
 
 def finish_layer(x: Tensor, mixed: Tensor, layer: Layer) -> None:
-    """Add the projected mixer output and then the feed-forward layer to the residual stream, in place."""
+    """Add the projected output of the mixer, and then that of the feed-forward layer, to the residual stream, in
+    place."""
     add_product(x, mixed, layer.readout.mix_out)
     norm = Norm(layer.readout.feed_forward_norm, NORM_EPS)
     add_product(x, product(x, layer.up, norm, with_gelu=True), layer.down)
@@ -337,7 +340,7 @@ def step_slots(
     joint: Tensor, turn: Turned, gates: Gates, parameters: SlotParameters, pool: PoolRows, outcome: Outcome, *,
     noise: Tensor, index: int, inner: int, innovation: Innovation, dtype: torch.dtype,
 ) -> Tensor:  # fmt: skip
-    """Update the memory slots of a layer with one token, and return the input of the output projection, `[B, H · 2D]`.
+    """Update the memory slots of a layer with one token. Return the input of the output projection, `[B, H · 2D]`.
 
     Args:
         joint: `joint_product` of the layer.
@@ -346,8 +349,11 @@ def step_slots(
         pool: Memory slots of the layer, and the rows to read and to write. A stream must not read a row that another
             stream writes.
         outcome: Buffers that receive the latent, the evidence and the flags.
-        noise: `[B, H, 2D]` for the sample of the last layer.
+        noise: Scaled standard normal numbers for the sample of the last layer, `[B, H, 2D]`.
         index: Index of the layer.
+        inner: Number of passes K.
+        innovation: Innovation that determines the robust weight.
+        dtype: Dtype of the result.
     """
     rows, heads, width = outcome.latent.shape
     means, precisions, sources, targets = pool
@@ -369,8 +375,8 @@ def step_slots(
 
 
 def compute_logits(x: Tensor, norm: Norm, embedding: Tensor, outcome: Outcome) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the logits `[B, V]` of the residual stream `[B, d]`, log_precision `[B]`, and a tensor `[B]` that is 1 if
-    all new states are finite and 0 otherwise."""
+    """Return the logits `[B, V]` and log_precision `[B]` of the residual stream `[B, d]`, and a tensor `[B]` that is 1
+    if all new states are finite and 0 otherwise."""
     layers, rows, heads = outcome.broken.shape
     tile = Tile.of(embedding, rows)
     x, rest = normed(x, norm, tile, embedding.dtype)

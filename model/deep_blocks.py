@@ -1,4 +1,4 @@
-"""Blocks of the deep filter: RFA over the tokens of a stream, as attention or as a recurrence."""
+"""Blocks of the deep filter. They apply RFA to the tokens of a stream, as attention or as a recurrence."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ class DeepFilterConfig(StrictConfig):
     """Sizes of a deep filter.
 
     Attributes:
-        n_modes: Number of conjugate pairs of the dynamics.
+        n_modes: Number of conjugate pairs of eigenvalues of the drift.
         head_dim: Number of complex dimensions per head.
+        inner: Number of reweighting passes.
         time_unit: Median time step of the training data, in the time unit of the data.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.
     """
@@ -52,7 +53,13 @@ class DeepFilterConfig(StrictConfig):
 
 
 class Mixed(NamedTuple):
-    """Output `[..., d]` of a block, and the state of its recurrence: mean `[..., H, 2D]` and precision `[..., H]`."""
+    """Output of a block and state of its recurrence.
+
+    Attributes:
+        out: Output, `[..., d]`.
+        mean: Mean of the state, `[..., H, 2D]`.
+        precision: Precision of the state, `[..., H]`.
+    """
 
     out: Tensor
     mean: Tensor
@@ -94,7 +101,13 @@ class FilterBlock(nn.Module):
         return Mixed(x + self.feed_forward(x), mean, precision)
 
     def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        """Run the IRKF over tokens `[B, N, d]`. `elapsed` `[B, N]` float64 is the time since the initial state."""
+        """Run the IRKF over tokens.
+
+        Args:
+            x: Tokens, `[B, N, d]`.
+            elapsed: Time since the initial state, `[B, N]` float64.
+            mean, precision: Initial state, `[B, H, 2D]` and `[B, H]`.
+        """
         dynamics = self.dynamics()
         value = self.value(self.norm(x)).reshape(*x.shape[:-1], self.config.n_heads, -1)
         seen = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
@@ -105,7 +118,7 @@ class FilterBlock(nn.Module):
         return self.finish(x, means, precisions)
 
     def attention(self, x: Tensor, times: Tensor) -> Mixed:
-        """Compute exact RFA over a sequence `[B, N, d]` at `times` `[B, N]` float64."""
+        """Compute exact RFA over a sequence `[B, N, d]`. `times` is `[B, N]` float64."""
         dynamics = self.dynamics()
         q, k, v = self.project(x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)
@@ -116,8 +129,14 @@ class FilterBlock(nn.Module):
     def attend_cached(
         self, x: Tensor, keys: Tensor, values: Tensor, lag: Tensor, valid: Tensor
     ) -> tuple[Mixed, Tensor, Tensor]:
-        """Attend from one token `[B, d]` to cached rows `[B, C, H, 2D]`. Return its output and its own row for the
-        cache."""
+        """Attend from one token to cached rows. Return its output, and its key and value for the cache.
+
+        Args:
+            x: Token, `[B, d]`.
+            keys, values: Cached rows, `[B, C, H, 2D]`.
+            lag: Time from each cached row to the token, `[B, C]`.
+            valid: Whether each row is valid, `[B, C]`.
+        """
         dynamics = self.dynamics()
         q, k, v = (part[:, None] for part in self.project(x))
         own = lag.new_zeros(lag.shape[0], 1)

@@ -1,12 +1,13 @@
-"""The deep filter: RFA blocks estimate the current noise of a stream from its innovations, for a structured filter.
+"""The deep filter, in which RFA blocks estimate the current noise of a stream from the innovations of a linear filter.
 
 It has three causal parts:
 
-1. A nominal filter: a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped IRKF.
-   Its standardised innovations, their squares and their lag-one products are the tokens.
-2. RFA blocks over the tokens: exact RFA in attention mode, the IRKF of the same heads in recurrent mode. They output
-   log factors for the process and measurement noise.
-3. The structured head: the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
+1. The nominal filter is a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped
+   IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
+2. RFA blocks process the tokens, with exact RFA in attention mode and with the IRKF of the same heads in recurrent
+mode.
+   They output log factors for the process and measurement noise.
+3. The structured head is the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
    have closed forms.
 
 The factors after token i apply to the following tokens, so the density of the next observation is a prediction.
@@ -26,17 +27,18 @@ from rfa.model.recurrence.eigenpairs import Eigenpairs, transition
 from rfa.model.state_filter import FilterOutput, Past, State, StateFilter, Token
 from rfa.runtime.text.config import Mode
 
-# Bound of the log noise factors. A factor of e^-8 nearly removes the process noise.
+# Bound on the log noise factors. A factor of e^-8 nearly removes the process noise.
 LOG_FACTOR_RANGE = 8.0
 # Slope of the factors at the origin. It accelerates learning towards zero process noise, where the likelihood is flat.
 LOG_FACTOR_GAIN = 4.0
-# Bound of the standardised innovations: z / sqrt(1 + (z / bound)²).
+# Bound on the standardised innovations z, which are replaced by z / sqrt(1 + (z / bound)²).
 INNOVATION_SCALE = 4.0
 NOISE_FLOOR = 1e-6
 
 
 class DeepFilter(StateFilter):
-    """Deep filter. `center` and `scale` of the training data standardise the observations."""
+    """Deep filter. Observations are standardised by the buffers `center` and `scale`, which are computed from training
+    data."""
 
     def __init__(self, config: DeepFilterConfig) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class DeepFilter(StateFilter):
     def filter_blocks(self) -> list[FilterBlock]:
         return [block for block in self.blocks if isinstance(block, FilterBlock)]
 
-    # The structured part, in units of `time_unit` and scaled observations.
+    # Parameters of the linear SDE, in units of `time_unit` and scaled observations.
 
     def _scaled_drift(self) -> Eigenpairs:
         mu, omega = positive(self.decay_raw), self.omega
@@ -77,7 +79,7 @@ class DeepFilter(StateFilter):
         n = self.config.n_modes
         eye = torch.eye(n, dtype=mu.dtype, device=mu.device) * half
         none = torch.zeros_like(eye)
-        # Pairs -mu ± i omega. Coordinates: n real parts, then n imaginary parts.
+        # The eigenvalues are -mu ± i omega. The coordinates are n real parts, then n imaginary parts.
         basis_re = torch.cat([torch.cat([eye, eye], 1), torch.cat([none, none], 1)])
         basis_im = torch.cat([torch.cat([none, none], 1), torch.cat([-eye, eye], 1)])
         dual_re, dual_im = basis_re.T, -basis_im.T
@@ -144,7 +146,7 @@ class DeepFilter(StateFilter):
         process, measurement = torch.exp(state["log_factors"]).unbind(-1)
         return process, measurement
 
-    # Part 1: the nominal filter and its tokens.
+    # The nominal filter and its tokens.
 
     def _update(
         self,
@@ -155,8 +157,7 @@ class DeepFilter(StateFilter):
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
         """Predict and update the state. Return the update and the prediction. `log_factors` are the noise factors after
-        the previous token; None means factors of 1.
-        """
+        the previous token. If None, they are 1."""
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)
@@ -165,8 +166,8 @@ class DeepFilter(StateFilter):
         return dense_update(*prior, token.value, token.present, rules[0].scaled(factor), rules[1]), prior
 
     def features(self, update: DenseUpdate, token: Token, previous: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the features `[B, 4P + 2]` of an observation, and its bounded innovation, which the next observation
-        uses for its lag-one product."""
+        """Return the features of an observation, `[B, 4P + 2]`, and its bounded innovation, from which the lag-one
+        product of the next observation is computed."""
         deviation = torch.diagonal(update.innovation_covariance, dim1=-2, dim2=-1).sqrt()
         z = update.innovation / deviation
         z = z / torch.sqrt(1 + (z / INNOVATION_SCALE).square())
@@ -179,8 +180,8 @@ class DeepFilter(StateFilter):
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Update both filters, structured and nominal, with one observation. Return the output, the state without the
-        blocks, and the embedded features."""
+        """Update the structured and the nominal filter with one observation. Return the output, the state without that
+        of the blocks, and the embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
@@ -215,7 +216,7 @@ class DeepFilter(StateFilter):
                 x, past.rows["keys"][:, :, i], past.rows["values"][:, :, i], lag, past.valid
             )
             x = mixed.out
-            # The recurrence continues from the last row of the batch pass (docs/MATH.md §2 c).
+            # The recurrence continues from the last row of attention (docs/MATH.md §2 c).
             means.append(mixed.mean)
             precisions.append(mixed.precision)
             keys.append(key)
@@ -234,12 +235,18 @@ class DeepFilter(StateFilter):
             "block_precisions": torch.stack(precisions, 1),
         }
 
-    # Whole sequences for training, with the same results as the steps.
+    # Complete sequences for training. The results are the same as those of single steps.
 
     def nominal_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Return the tokens `[B, N, 4P + 2]` and the one-step log-likelihoods `[B, N]` of the nominal filter."""
+        """Return the tokens `[B, N, 4P + 2]` and the one-step log-likelihoods `[B, N]` of the nominal filter.
+
+        Args:
+            observation, present: Observations and their presence, `[B, N, P]`.
+            lags: Time since the previous row, `[B, N]`.
+            noise_scale: Factor of the standard deviation of the measurement noise, `[B, N]`.
+        """
         f, q = transition(self.drift(), lags)
         start = self.init_state(observation.shape[0])
         state, previous = (start["mean"], start["covariance"]), start["previous"]
@@ -269,7 +276,12 @@ class DeepFilter(StateFilter):
     def head_scan(
         self, observation: Tensor, present: Tensor, lags: Tensor, noise_scale: Tensor, log_factors: Tensor
     ) -> Tensor:
-        """Return the one-step log-likelihoods `[B, N]` of the structured filter, given the factors after each token."""
+        """Return the one-step log-likelihoods of the structured filter, `[B, N]`.
+
+        Args:
+            observation, present, lags, noise_scale: See `nominal_scan`.
+            log_factors: Log factors of the noise after each token, `[B, N, 2]`.
+        """
         f, q = transition(self.drift(), lags)
         batch = observation.shape[0]
         start = self.init_state(batch)
@@ -286,5 +298,5 @@ class DeepFilter(StateFilter):
 
 
 def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
-    """Return the mean log-likelihood per observed component, the unit of the training loss."""
+    """Return the mean log-likelihood per observed component, which is the unit of the training loss."""
     return log_likelihood.sum() / present.sum().clamp(min=1)

@@ -5,8 +5,8 @@ Exponentials are float32, so the boundaries between the intervals of tokens may 
 last digits. Exponentials are summed as integers in units of 2^-46 or less, so the sums depend neither on the order of
 the terms nor on the batch.
 
-GPUs use the kernels in `draw_triton`, and other devices the reference here. Both can be captured in a CUDA graph,
-because they do not synchronise and have no data-dependent shapes.
+GPUs use the kernels in `draw_triton`, and other devices the reference implementation in this module. Both can be
+captured in a CUDA graph, because they do not synchronise and have no data-dependent shapes.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from torch import Tensor
 from rfa.model.language import StepOutput
 from rfa.model.recurrence.slots import is_on_gpu
 
-# Bits of the sum of all weights of a row.
+# Number of bits of the sum of all weights of a row.
 SUM_BITS = 62
-# Additional float32 outputs per row. Flags are 1 if true.
+# Additional float32 outputs per row. The last two are 1 if true and 0 otherwise.
 NUMBERS = ("top", "chosen", "is_finite", "slots_finite")
 
 
@@ -33,10 +33,10 @@ class Distribution(NamedTuple):
     Greedy rows have last_place 0 and uniform 0, which selects the first of the most probable tokens.
 
     Args:
-        top_p: `[B]` float64. Infinity disables nucleus sampling.
-        uniform: Random numbers `[B]` float64 in [0, 1).
+        top_p: Probability mass of nucleus sampling, `[B]` float64. Infinity disables it.
+        uniform: Random numbers in [0, 1), `[B]` float64.
         last_place: Rank of the last token that top_k retains, counted from 0, `[B]` int64.
-        temperature: `[B]` float32, positive and normal.
+        temperature: Temperature, positive and not subnormal, `[B]` float32.
         calibration: Temperature of the calibrated confidence, `[1]` float32.
     """
 
@@ -51,10 +51,10 @@ class Drawn(NamedTuple):
     """Output buffers of `draw`.
 
     Args:
-        tokens: `[B]` int64.
-        sums: Σ exp(logit - largest) in units of 1 / `fixed_point`, `[2, B]` int64: at temperature 1, and at the
-            calibration temperature.
-        numbers: `[len(NUMBERS), B]` float32.
+        tokens: Sampled tokens, `[B]` int64.
+        sums: Σ exp(logit - largest) at temperature 1 and at the calibration temperature, in units of 1 / `fixed_point`,
+            `[2, B]` int64.
+        numbers: Values of NUMBERS, `[len(NUMBERS), B]` float32.
     """
 
     tokens: Tensor
@@ -69,7 +69,7 @@ class Drawn(NamedTuple):
 
 
 class Ranked(NamedTuple):
-    """Logits `[B, V]` sorted in descending order, and their tokens. Ties are ordered by token."""
+    """Logits `[B, V]` sorted in descending order, and their tokens. Equal logits are sorted by token."""
 
     logits: Tensor
     tokens: Tensor
@@ -81,18 +81,18 @@ def ranked(logits: Tensor) -> Ranked:
 
 
 def token_bits(vocabulary: int) -> int:
-    """Return the number of bits that represent a token number."""
+    """Return the number of bits that are needed to represent a token id."""
     return (vocabulary - 1).bit_length()
 
 
 def fixed_point(vocabulary: int) -> float:
-    """Return the power of two that scales weights of at most 1 to integers, such that the sum of a row stays below
+    """Return the power of two that converts weights of at most 1 to integers such that the sum of a row stays below
     2^62."""
     return 2.0 ** (SUM_BITS - token_bits(vocabulary))
 
 
 def integer_weights(exponents: Tensor) -> Tensor:
-    """Return exp of exponents `[..., V]` <= 0 as int64, in units of 1 / `fixed_point`."""
+    """Return the exponentials of `exponents` `[..., V]` <= 0 as int64, in units of 1 / `fixed_point`."""
     return exponents.exp().mul_(fixed_point(exponents.shape[-1])).long()
 
 
@@ -101,7 +101,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
     Args:
         output: Output of the step.
-        slots_finite: `[B]` float32, 1 if the state of a row is finite and 0 otherwise.
+        slots_finite: 1 if the state of a row is finite and 0 otherwise, `[B]` float32.
         given: Sampling parameters.
         out: Buffers that receive the results.
         is_filtered: Whether top_p or top_k excludes tokens of any row.
@@ -115,7 +115,7 @@ def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Dra
 
 
 def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn) -> None:
-    """Sample the next tokens with torch operations. This is the reference for `draw`."""
+    """Sample the next tokens with torch operations. This is the reference implementation of `draw`."""
     logits, rows = output.logits, ranked(output.logits)
     _draw_tokens(rows, given, out.tokens)
     top = rows.logits[:, :1]
@@ -128,17 +128,17 @@ def draw_by_torch(output: StepOutput, slots_finite: Tensor, given: Distribution,
 
 
 def _draw_tokens(rows: Ranked, given: Distribution, out: Tensor) -> None:
-    """Write the tokens `[B]` whose intervals contain the uniform random numbers into `out`."""
+    """Write the tokens whose intervals contain the uniform random numbers to `out`, `[B]`."""
     exponents = (rows.logits - rows.logits[:, :1]).div_(given.temperature[:, None])
     weights = integer_weights(exponents).mul_(exponents >= exponents.gather(1, given.last_place[:, None]))
     total = weights.cumsum(1)
     weights.mul_(total - weights < total[:, -1:] * given.top_p[:, None])
-    # Intervals are in the order of token numbers.
+    # The intervals are in the order of token ids.
     total = weights.new_empty(weights.shape).scatter_(1, rows.tokens, weights).cumsum(1)
     # The largest uniform number is 1 - 2^-53. Its product with a number rounds to less than that number.
     marks = (total[:, -1:] * given.uniform[:, None]).long()
     found = torch.searchsorted(total, marks, right=True)
-    # Only rows with NaN exceed the range.
+    # Only for rows with NaN, the index may be out of range.
     torch.clamp(found[:, 0], max=weights.shape[1] - 1, out=out)
 
 

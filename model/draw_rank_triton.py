@@ -1,8 +1,8 @@
-"""Device functions of the sampling kernels: order, exponents and weights of logits.
+"""Device functions of the sampling kernels, for the order, exponents and weights of logits.
 
-The bits of a logit, read as an integer, preserve its order, and the token number in the lower bits breaks ties. Several
-kernels recompute the weight of a token instead of loading it. They get identical bits, because products and sums are
-fused only by explicit `tl.fma`, and quotients are correctly rounded (IEEE 754).
+The bits of a logit, read as an integer, preserve its order, and the token id in the lower bits breaks ties. Several
+kernels recompute the weight of a token instead of loading it. They compute identical bits, because products and sums
+are fused only by explicit `tl.fma`, and quotients are correctly rounded (IEEE 754).
 """
 
 # Triton kernels have no type annotations.
@@ -15,18 +15,18 @@ import triton.language as tl
 
 from rfa.model.functions_triton import LN2_FIRST, LN2_REST, LOG2E
 
-# e to this power is less than one unit of the weights.
+# Exponent whose exponential is less than one unit of the weights.
 NO_WEIGHT = tl.constexpr(-64.0)
-# XOR with this reverses the order of negative integers.
+# An XOR with this mask reverses the order of negative integers.
 WITHOUT_SIGN = tl.constexpr(0x7FFFFFFF)
-# Adding this to a float32 of at most 2^21 rounds it to the nearest integer, in the last bits.
+# If this is added to a float32 of at most 2^21, the last bits of the sum contain the nearest integer.
 ROUNDS = tl.constexpr(12582912.0)  # 1.5 · 2^23
 MINUS_LN2_FIRST, MINUS_LN2_REST = tl.constexpr(-LN2_FIRST.value), tl.constexpr(-LN2_REST.value)
 
 
 @triton.jit
 def ordered(b_x):
-    """Map floats to int32 numbers in the same order. Both zeros are mapped to the same number."""
+    """Map floats to int32 numbers with the same order. Both zeros are mapped to the same number."""
     b_bits = tl.where(b_x == 0.0, 0.0, b_x).to(tl.int32, bitcast=True)
     return tl.where(b_bits < 0, b_bits ^ WITHOUT_SIGN, b_bits)
 
@@ -39,7 +39,7 @@ def number_of(key):
 
 @triton.jit
 def ranks(b_x, o_token, TOKEN_BITS: tl.constexpr):
-    """Map logits to int64 sort keys that preserve their order. Ties go to the lower token id."""
+    """Map logits to int64 sort keys that preserve their order. Among equal logits, the lower token id ranks higher."""
     return (ordered(b_x).to(tl.int64) << TOKEN_BITS) + ((1 << TOKEN_BITS) - 1 - o_token)
 
 
@@ -75,6 +75,6 @@ def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
 
 @triton.jit
 def filters(p_top_p, p_last_place, VOCABULARY: tl.constexpr):
-    """Return top_p and the last place of a row, whether top_p excludes tokens, and whether top_k does."""
+    """Return top_p and last_place of a row, whether top_p excludes tokens, and whether top_k excludes tokens."""
     top_p, last_place = tl.load(p_top_p), tl.load(p_last_place)
     return top_p, last_place, top_p < float("inf"), (last_place > 0) & (last_place < VOCABULARY - 1)

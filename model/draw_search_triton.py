@@ -1,17 +1,17 @@
-"""Find the last token that top_k and top_p retain in a row, on a GPU: three steps of the sampling kernels
-(`draw_triton`).
+"""Device functions and kernels that find the last token that top_k and top_p retain in a row. They are three steps of
+`draw_triton`.
 
 Nothing is sorted. A token is retained if the number, or the weight, of all better tokens is below a bound. The last
 retained token is the best token at which the number or weight of all tokens that are at least as good reaches the
 bound.
 
-1. Edges divide the range of exponents of a row into parts. Every block sums number and weight above each edge
-   (`edge_sums`).
+1. Edges divide the range of exponents of a row into intervals. Every block sums the number and weight of its tokens
+   above each edge (`edge_sums`).
 2. The sums of all blocks determine the two edges between which the search ends (`narrow_kernel`). Tokens between them
    are listed by block, and tokens above them are summed.
 3. One program per row finds the last retained token in the list (`last_rank`), by a search over the bits of its ranks.
 
-The edges only determine the length of the list. It contains the whole row if all logits are equal.
+The edges determine only the length of the list. If all logits are equal, it contains the complete row.
 """
 
 # Triton kernels have no type annotations.
@@ -24,14 +24,15 @@ import triton.language as tl
 
 from rfa.model.draw_rank_triton import extents, filters, number_of, quotient, ranks, scaled_weights
 
-# Relative error of the float32 sums that choose the edges: thousands of roundings in one direction.
+# Bound on the relative error of the float32 sums that choose the edges. It allows for thousands of rounding errors of
+# the same sign.
 MARGIN = tl.constexpr(2.0**-10)
 # Number of edges that a thread sums at a time.
 EDGES_AT_ONCE = tl.constexpr(4)
 LN2 = tl.constexpr(0.6931471805599453)
-# Below 2 to this power, 1 - top_p may be lost through rounding.
+# If 1 - top_p is below 2 to this power, rounding may reduce it to 0.
 LEAST_LEFT_OUT = tl.constexpr(-40)
-# Outside the range of ranks, at a difference that fits into int64.
+# Bounds outside the range of ranks, whose difference fits into int64.
 LOWEST_RANK = tl.constexpr(-(2**62))
 HIGHEST_RANK = tl.constexpr(2**62 - 1)
 
@@ -40,8 +41,8 @@ HIGHEST_RANK = tl.constexpr(2**62 - 1)
 def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr):
     """Return the exponent of the lowest logit, or a higher exponent below which weights have no effect.
 
-    A weight has no effect if it is less than one unit. If only top_p excludes tokens, it also has none if V such
-    weights sum to less than half of 1 - top_p.
+    A weight has no effect if it is less than one unit. If only top_p excludes tokens, it also has no effect if the sum
+    of V such weights is less than half of 1 - top_p.
     """
     bottom = tl.cast(-(UNIT_BITS + 2) * LN2, tl.float32)
     if (top_p < float("inf")) & (is_cut == 0):
@@ -59,9 +60,8 @@ def edges(lowest, o_w, EDGES: tl.constexpr):
 
 @triton.jit
 def edge_sums(p_shares, p_places, b_exponent, b_scaled, lowest, is_nucleus, is_cut, EDGES: tl.constexpr):
-    """For each edge, store the weight of the tokens of a block at or above the edge if is_nucleus, and their number if
-    is_cut, `[EDGES]` each.
-    """
+    """For each edge, store the weight (if is_nucleus) and the number (if is_cut) of the tokens of a block at or above
+    the edge, `[EDGES]` each."""
     AT_ONCE: tl.constexpr = min(EDGES, EDGES_AT_ONCE)
     for first in tl.static_range(0, EDGES, AT_ONCE):
         o_w = first + tl.arange(0, AT_ONCE)  # [W]
@@ -77,9 +77,8 @@ def bin_of(
     p_shares, p_places, p_sums, lowest, top_p, last_place, is_nucleus, is_cut,
     BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Return the exponents low and high such that the last retained token lies in [low, high). They are equal if no
-    search is needed.
-    """
+    """Return exponents low and high such that the exponent of the last retained token is in [low, high). They are equal
+    if no search is needed."""
     o_j, o_w = tl.arange(0, BLOCK_J), tl.arange(0, EDGES)
     o_jw = o_j[:, None] * EDGES + o_w[None, :]  # [J, W]
     m_share, m_place = o_j < tl.where(is_nucleus, BLOCKS, 0), o_j < tl.where(is_cut, BLOCKS, 0)  # [J], [J]
@@ -89,7 +88,8 @@ def bin_of(
     b_share, b_place = tl.sum(b_shares, axis=0), tl.sum(b_places, axis=0)  # [W], [W]
     total = tl.sum(b_sum, axis=0).to(tl.float32)
 
-    # The k-th token is at or above this edge and below the next. At -1, it is below all edges, where weights are 0.
+    # The k-th token is at or above this edge and below the next one. If the index is -1, the token is below all edges,
+    # where weights are 0.
     i_kth = tl.sum((b_place > last_place).to(tl.int32), axis=0) - 1
     i_low, i_high = tl.maximum(i_kth, 0), i_kth + 1
     if is_nucleus:
@@ -110,7 +110,7 @@ def narrow_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j) lists the ranks and weights of those tokens in block j of row b that lie between the two edges.
+    """List the ranks and weights of the tokens in block j of row b that are between the two edges, in program (b, j).
 
     It also stores the weight of the tokens above them, `[B, J]`, and the number of listed tokens and of those above,
     `[B, J, 2]`.
@@ -118,7 +118,7 @@ def narrow_kernel(
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     if is_nucleus | is_cut:
-        # Load before the sums over the row, which wait for all threads.
+        # These are loaded before the sums over the row, which wait for all threads.
         temperature, lowest = tl.load(p_temperature + i_b), tl.load(p_lowest + i_b)
         best = tl.load(p_extents + 2 * (BLOCKS * i_b + i_j) + 1)
         _, b_high = extents(p_extents + 2 * BLOCKS * i_b, BLOCKS, BLOCK_J)  # [J]
@@ -154,7 +154,8 @@ def narrow_kernel(
 
 @triton.jit
 def listed(p_counts, first, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr):
-    """Return the positions in the list of PART entries per block, from entry `first` of each block on, and a mask."""
+    """Return the positions in the list of PART entries per block, starting at entry `first` of each block, and a
+    mask."""
     o_n = tl.arange(0, BLOCK_J * PART)  # [N]
     o_j, o_own = o_n // PART, first + o_n % PART  # [N]
     return o_j * BLOCK + o_own, o_own < tl.load(p_counts + 2 * o_j, mask=o_j < BLOCKS, other=0)
@@ -182,11 +183,11 @@ def bound(
     p_ranks, p_weights, p_counts, most, least, beyond, above, need, IS_WEIGHED: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Return the highest rank of the list in [least, beyond) whose sum reaches `need`. The sum of the rank `least` must
-    reach it.
+    """Return the highest rank of the list in [least, beyond) whose sum is at least `need`. The sum of the rank `least`
+    must be at least `need`.
 
-    The sum of a rank is `above` plus the weights of all listed tokens of this rank or higher. Without IS_WEIGHED, every
-    weight is 1.
+    The sum of a rank is `above` plus the weights of all listed tokens with this or a higher rank. Without IS_WEIGHED,
+    every weight is 1.
     """
     o_way = tl.arange(0, 1 << WAY_BITS)  # [W]
     while beyond - least > 1:
@@ -205,7 +206,8 @@ def bound(
         b_reached = b_sum.to(need.dtype) >= need  # [W]
         least += tl.maximum(tl.sum(b_reached.to(tl.int32), axis=0) - 1, 0) * step
         beyond = tl.minimum(beyond, least + step)
-        # Most of the range does not contain logits, so a list of some hundred entries ends after a few iterations.
+        # Most of the range contains no logits, so for a list of some hundred entries the search ends after a few
+        # iterations.
         least, beyond = span(p_ranks, p_counts, most, least, beyond, BLOCK, BLOCKS, BLOCK_J, PART)
     return least
 
@@ -229,9 +231,8 @@ def last_of_the_best(
     p_ranks, p_counts, most, least, beyond, n_above, last_place, top, temperature, TOKEN_BITS: tl.constexpr,
     BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr, PART: tl.constexpr, WAY_BITS: tl.constexpr,
 ):  # fmt: skip
-    """Return the lowest rank in the list whose exponent is at least that of the last place. Several logits may have
-    this exponent.
-    """
+    """Return the lowest rank in the list whose exponent is at least that of the token at `last_place`. Several logits
+    may have this exponent."""
     kth = bound(
         p_ranks, p_ranks, p_counts, most, least, beyond, n_above, last_place + 1, False,
         BLOCK, BLOCKS, BLOCK_J, PART, WAY_BITS,
@@ -257,7 +258,7 @@ def last_rank(
 
     Args:
         most: Maximum number of entries of a block in the list.
-        above, n_above: Weight and number of tokens better than the list.
+        above, n_above: Weight and number of the tokens that rank higher than the list.
         total: Weight of the row.
         is_cut: Whether the last token that top_k retains is in the list.
     """

@@ -1,9 +1,9 @@
-"""Sampling of the next tokens on a GPU, in three kernels, or four with top_k or top_p.
+"""Sample the next tokens on a GPU, in three kernels, or four with top_k or top_p.
 
-The reference is `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row and compute the range
-of its logits, the sums of their exponentials and, for filtered rows, the list of candidates for the last retained token
-(`draw_search_triton`). The final kernel, with one program per row, ends the search and finds the block and the token.
-Sums are integers, so their order does not matter.
+The reference implementation is `draw.draw_by_torch`. The first kernels run in parallel over the blocks of a row. They
+compute the range of its logits, the sums of their exponentials and, for filtered rows, the list of candidates for the
+last retained token (`draw_search_triton`). The final kernel, with one program per row, ends the search and finds the
+block and the token. Sums are integers, so their order does not matter.
 
 Rows are logits `[V]` float32 of any length, in blocks of at most `LARGEST_BLOCK`.
 """
@@ -25,18 +25,17 @@ from rfa.model.language import StepOutput
 # Number of logits per block, and per warp.
 LARGEST_BLOCK = 2048
 OF_A_WARP = 256
-# Number of intervals between edges per row, and of candidates per search iteration as a power of two.
+# Number of edges per row, and logarithm to base 2 of the number of candidates per search iteration.
 EDGES = 16
 WAY_BITS = 2
-# Infinity in the form of `ordered`.
+# Infinity as mapped by `ordered`.
 INFINITE = tl.constexpr(0x7F800000)
 
 
 @triton.jit
 def extent_kernel(p_logits, p_extents, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr):
-    """Program (b, j) stores the lowest and the highest logit of block j of row b, as mapped by `ordered`, `[B, J, 2]`
-    int32. NaN is mapped to a value outside the range of numbers.
-    """
+    """Store the lowest and the highest logit of block j of row b, as mapped by `ordered`, in program (b, j), `[B, J,
+    2]` int32. NaN is mapped to a value outside the range of numbers."""
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]
     m_v = o_v < VOCABULARY  # [V]
@@ -53,7 +52,7 @@ def weigh_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program (b, j) stores three sums of the weights of block j of row b, `[B, J, 3]` int64.
+    """Store three sums of the weights of block j of row b in program (b, j), `[B, J, 3]` int64.
 
     The sums are for the temperature of the row, for temperature 1, and for the calibration temperature. For greedy
     rows, the first sum includes only tokens with the largest logit. For filtered rows, the program also stores the
@@ -94,9 +93,9 @@ def kept(
     """Return the lowest retained rank of a row, and the retained weight of its blocks `[J]`.
 
     Args:
-        b_sum: Weight of the blocks.
-        b_above, b_better: Weight and number of tokens better than the list, by block.
-        b_count: Number of entries of the list, by block.
+        b_sum: Weight of each block.
+        b_above, b_better: Weight and number of the tokens in each block that rank higher than the list.
+        b_count: Number of entries of each block in the list.
     """
     rank = tl.cast(LOWEST_RANK, tl.int64)
     most = tl.where(is_nucleus | is_cut, tl.max(b_count, axis=0), 0)
@@ -125,10 +124,10 @@ def draw_kernel(
     BLOCK_J: tl.constexpr, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, PART: tl.constexpr,
     WAY_BITS: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Program b samples the token of row b and writes the other outputs of the row."""
+    """Sample the token of row b in program b, and write the other outputs of the row."""
     i_b = tl.program_id(0).to(tl.int64)
     p_logits += i_b * VOCABULARY
-    # Load before the sums over the row, which wait for all threads.
+    # These are loaded before the sums over the row, which wait for all threads.
     top_p, last_place, is_nucleus, is_cut = filters(p_top_p + i_b, p_last_place + i_b, VOCABULARY)
     temperature, uniform = tl.load(p_temperature + i_b), tl.load(p_uniform + i_b)
     log_precision, slots_finite = tl.load(p_log_precision + i_b), tl.load(p_slots_finite + i_b)
@@ -152,7 +151,7 @@ def draw_kernel(
             top_p, last_place, is_nucleus, is_cut, top, temperature,
             BLOCK, BLOCKS, BLOCK_J, TOKEN_BITS, PART, WAY_BITS,
         )  # fmt: skip
-    # Find the block and then the token that contain the uniform number.
+    # Find the block, and then the token, whose interval contains the uniform number.
     mark = (tl.sum(b_sum, axis=0).to(tl.float64) * uniform).to(tl.int64)
     i_j = tl.minimum(tl.sum((tl.cumsum(b_sum, axis=0) <= mark).to(tl.int32), axis=0), BLOCKS - 1)
     mark -= tl.sum(tl.where(o_j < i_j, b_sum, 0), axis=0)
@@ -165,7 +164,7 @@ def draw_kernel(
     if IS_FILTERED:
         b_weight = tl.where(ranks(b_x, o_v, TOKEN_BITS) >= rank, b_weight, 0)  # [V]
     token = i_j * BLOCK + tl.sum((tl.cumsum(b_weight, axis=0) <= mark).to(tl.int32), axis=0)
-    # Only rows with NaN exceed the range.
+    # Only for rows with NaN, the token may be out of range.
     token = tl.minimum(token, VOCABULARY - 1)
     chosen = tl.load(p_logits + token)
     is_finite = (low > -INFINITE) & (high < INFINITE) & (tl.abs(log_precision) < float("inf"))

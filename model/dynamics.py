@@ -1,4 +1,4 @@
-"""The latent linear SDE of an attention head and its closed-form functions of the lag.
+"""Latent linear SDE of an attention head, and its closed-form functions of the lag.
 
 Source: Racioppo, Robust Filter Attention, eq. 9, A.2 and B.3.
 
@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from rfa.runtime.text.config import POSITIVE_FLOOR, Frequencies
 
-# Below this, the series of phi with SERIES_TERMS terms is exact in float64, whereas the slope of the quotient cancels.
+# Below this, the series of phi with SERIES_TERMS terms is accurate in float64, whereas the terms in the derivative of
+# the quotient cancel.
 SMALL_EXPONENT = 0.02
 SERIES_TERMS = 6
-# Ratio of the fastest to the slowest frequency, nearly.
+# Approximate ratio of the fastest to the slowest frequency.
 BASE = 10_000.0
 
 
@@ -87,10 +88,11 @@ def decay(mu: Tensor, lag: Tensor) -> Tensor:
 
 
 def phi(mu: Tensor, lag: Tensor) -> Tensor:
-    """Return the process noise accumulated over `lag` per unit of sigma2, `[H, *lag.shape]`. It is smooth at mu = 0."""
+    """Return the process noise that accumulates over `lag` per unit of sigma2, `[H, *lag.shape]`. It is smooth at mu =
+    0."""
     exponent = 2 * _per_head(mu, lag) * lag
     is_small = exponent < SMALL_EXPONENT
-    # `where` differentiates both branches, so the branch that is not used must remain finite.
+    # Both branches of `where` are differentiated, so the branch that is not used must remain finite.
     large = torch.where(is_small, torch.ones_like(exponent), exponent)
     small = torch.where(is_small, exponent, torch.zeros_like(exponent))
     series = torch.ones_like(exponent)
@@ -124,8 +126,8 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
     """Multiply complex vectors by e^{i phase}.
 
     Args:
-        x: `[..., H, 2D]`, real parts first.
-        phase: Broadcastable to `[..., H, D]`.
+        x: Vectors `[..., H, 2D]`, real parts first.
+        phase: Phase, broadcastable to `[..., H, D]`.
     """
     cos, sin = torch.cos(phase), torch.sin(phase)
     real, imaginary = x.chunk(2, dim=-1)
@@ -133,12 +135,16 @@ def rotate(x: Tensor, phase: Tensor) -> Tensor:
 
 
 def positive(raw: Tensor) -> Tensor:
-    """Return softplus(raw) + floor, a positive parameter from an unconstrained one."""
+    """Return softplus(raw) + floor, which converts an unconstrained parameter to a positive one."""
     return F.softplus(raw) + POSITIVE_FLOOR
 
 
 def raw_from_positive(value: float | Tensor) -> Tensor:
-    """Return the inverse of `positive`, for initialisation."""
+    """Return the unconstrained parameter for which `positive` returns `value`, for initialisation.
+
+    Raises:
+        ValueError: If a value is not greater than the floor.
+    """
     target = torch.as_tensor(value, dtype=torch.float64) - POSITIVE_FLOOR
     if bool((target <= 0).any()):
         raise ValueError(f"value must be > {POSITIVE_FLOOR}, got {value}")
@@ -151,8 +157,8 @@ def no_frequencies(n_heads: int, complex_dims: int) -> Tensor:
 
 
 def banded_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """Return the frequencies `[H, D]` of SC-RFA: one set in conjugate pairs that is split over the heads, from slow
-    (head 0) to fast."""
+    """Return the frequencies of SC-RFA, `[H, D]`. One set of conjugate pairs is split over the heads, from the slowest
+    (head 0) to the fastest."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even, because frequencies form conjugate pairs, got {complex_dims}")
     half = n_heads * complex_dims // 2
@@ -162,7 +168,8 @@ def banded_frequencies(n_heads: int, complex_dims: int) -> Tensor:
 
 
 def full_frequencies(n_heads: int, complex_dims: int) -> Tensor:
-    """Return RFA (M1) frequencies `[H, D]`: the full set BASE^{-n/(D/2)} in every head, in conjugate pairs."""
+    """Return the frequencies of RFA (M1), `[H, D]`. Every head has the complete set BASE^{-n/(D/2)}, in conjugate
+    pairs."""
     if complex_dims % 2:
         raise ValueError(f"complex_dims must be even, because frequencies form conjugate pairs, got {complex_dims}")
     half = complex_dims // 2
@@ -171,14 +178,14 @@ def full_frequencies(n_heads: int, complex_dims: int) -> Tensor:
 
 
 def frequencies(kind: Frequencies, n_heads: int, complex_dims: int) -> Tensor:
-    """Return the frequencies `[H, D]` that a configuration names."""
+    """Return the frequencies of a kind ("banded", "full" or "none"), `[H, D]`."""
     banks = {"banded": banded_frequencies, "full": full_frequencies, "none": no_frequencies}
     return banks[kind](n_heads, complex_dims)
 
 
 def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction: float = 0.25) -> Tensor:
-    """Return the decay rates `[H]`: damping · max omega_h of the banded set, and 0 for the slowest `zero_fraction` of
-    the heads."""
+    """Return the decay rates of SC-RFA, `[H]`. The rate of head h is damping · max |omega_h| of the banded set. It is 0
+    for the slowest `zero_fraction` of the heads."""
     mu = damping * banded_frequencies(n_heads, complex_dims).amax(dim=-1)
     mu[: int(n_heads * zero_fraction)] = 0.0
     return mu
@@ -187,9 +194,16 @@ def banded_decay(n_heads: int, complex_dims: int, damping: float, zero_fraction:
 class DynamicsParameters(nn.Module):
     """Learned noise parameters of one layer. Frequencies and, by default, decays are fixed buffers.
 
-    Where mu > 0, the steady-state process variance sigma2 / (2 mu) is learned, which is better conditioned (RFA D.2).
-    Elsewhere, sigma2 is learned. With `has_noise=False`, sigma2 = eta2 = 0 and only gamma2 is learned. tau starts at
-    `temperature`. With `learns_decay`, mu is learned where it is > 0.
+    If mu > 0, the stationary process variance sigma2 / (2 mu) is learned, which is better conditioned (RFA D.2).
+    Otherwise, sigma2 is learned.
+
+    Args:
+        omega: Frequencies, `[H, D]`.
+        mu: Decay rates, `[H]`.
+        process, measurement: Initial process variance and measurement variance.
+        has_noise: Whether sigma2 and eta2 are learned. If not, they are 0 and only gamma2 is learned.
+        temperature: Initial value of tau.
+        learns_decay: Whether mu is learned for the heads whose mu is > 0.
 
     The steady-state variance starts at `process`, or at (process_per_decay · mu)² if that is given. sigma2 of heads
     without decay starts at process / 10.
@@ -213,10 +227,10 @@ class DynamicsParameters(nn.Module):
     ) -> None:
         super().__init__()
         n_heads, complex_dims = omega.shape
-        # float64, as the phase omega · t is.
+        # The frequencies are float64, because the phase omega · t is computed in float64.
         self.register_buffer("omega", omega.to(torch.float64), persistent=False)
         self.register_buffer("mu", mu.to(torch.get_default_dtype()), persistent=False)
-        # Unused for heads without decay.
+        # The value 1 of heads without decay is not used.
         given = torch.where(self.mu > 0, self.mu, torch.ones_like(self.mu))
         self.mu_raw = nn.Parameter(raw_from_positive(given)) if learns_decay else None
         self.has_noise = has_noise

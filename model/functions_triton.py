@@ -1,4 +1,4 @@
-"""Elementary functions for the kernels of a decode step, which are more accurate than those of a GPU."""
+"""Elementary functions for the kernels of a decode step. They are more accurate than those of the GPU."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-# Adding this to a float64 of at most 2^51 rounds it to the nearest integer, in the last bits.
+# If this is added to a float64 of at most 2^51, the last bits of the sum contain the nearest integer.
 ROUNDS = tl.constexpr(6755399441055744.0)  # 1.5 · 2^52
 QUARTERS = tl.constexpr(0.6366197723675814)  # 2 / pi
 QUARTER = tl.constexpr(1.5707963267948966)  # pi / 2
@@ -23,7 +23,8 @@ def cosine_and_sine(b_phase):
     """Return the float32 cosine and sine of float64 phases. The phases are reduced to a small range in float64 before
     polynomials are evaluated.
 
-    The cosine of a GPU has an error of 5e-7. The polynomials, for at most pi / 4, are those of Cephes (cosf, sinf).
+    The cosine of the GPU has an error of 5e-7. The polynomials, for phases of at most pi / 4, are those of Cephes
+    (cosf, sinf).
     """
     b_shifted = b_phase * QUARTERS + ROUNDS
     b_quarter = b_shifted.to(tl.int64, bitcast=True)
@@ -40,7 +41,7 @@ def cosine_and_sine(b_phase):
 
 @triton.jit
 def exponential(b_x):
-    """Return e^x for |x| up to several dozen. The rounding of x log2 e does not affect the result."""
+    """Return e^x for |x| up to several dozen. It is accurate although x log2 e is rounded."""
     b_whole = tl.floor(b_x * LOG2E)
     b_rest = (b_x - b_whole * LN2_FIRST) - b_whole * LN2_REST
     return tl.exp2(b_whole) * tl.exp2(b_rest * LOG2E)

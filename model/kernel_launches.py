@@ -1,6 +1,6 @@
 """Intercept the launches of GPU kernels before Triton compiles them, and describe them for Triton's compiler.
 
-Interceptors record launches, run precompiled kernels, or emulate a GPU.
+Interception is used to record launches, to run precompiled kernels, or to emulate a GPU.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class KernelLaunch:
         call: The launch.
         signature: Type of each parameter ("*bf16", "i32", "constexpr").
         constexprs, attributes: Values by position in the signature.
-        options: num_warps, num_stages and others.
+        options: num_warps, num_stages and other options.
     """
 
     call: KernelCall
@@ -70,7 +70,7 @@ class KernelLaunch:
         return self.call.function
 
 
-# Returns whether it handled the launch. Otherwise, Triton handles it.
+# A function that returns True if it has handled the launch. Otherwise, Triton handles it.
 Taker = Callable[[KernelCall], bool]
 
 
@@ -104,7 +104,7 @@ def intercepted_launches(taker: Taker) -> Iterator[None]:
 
 
 def call_of(function: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-    """Return the launch that the call `function[grid](*args, **kwargs)` makes."""
+    """Return the launch of the call `function[grid](*args, **kwargs)`."""
     signature = _signature(function.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **named)
@@ -121,7 +121,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def described(call: KernelCall, architecture: int) -> KernelLaunch:
-    """Describe what Triton would compile for a launch.
+    """Return a launch with the signature and the options with which Triton would compile it.
 
     Args:
         call: The launch.
@@ -145,7 +145,7 @@ def _backend(architecture: int) -> Any:
 def recorded_launches(architecture: int) -> Iterator[list[KernelLaunch]]:
     """Record launches instead of running them. Tensors are treated as if they were on a GPU of this architecture.
 
-    This does not work under TRITON_INTERPRET, because the interpreter does not compile kernels.
+    This does not work with TRITON_INTERPRET, because the interpreter does not compile kernels.
     """
     launches: list[KernelLaunch] = []
 

@@ -1,4 +1,4 @@
-"""The language model: embedding, blocks and tied vocabulary head, as attention or as a recurrence."""
+"""Language model with an embedding, blocks and a tied vocabulary head. It runs as attention or as a recurrence."""
 
 from __future__ import annotations
 
@@ -14,21 +14,31 @@ from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
 from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
 
-# The value is small, because a large tied embedding would predict its own token with certainty.
+# Standard deviation of the initial embedding. It is small, because with a large tied embedding the model would predict
+# the current token with certainty.
 EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """Output for a sequence: logits `[B, N, V]`, and log_precision `[B, N]`, which is the log evidence of the last
-    layer averaged over heads."""
+    """Output for a sequence.
+
+    Attributes:
+        logits: Logits of the next token at each position, `[B, N, V]`.
+        log_precision: Log evidence of the last layer, averaged over heads, `[B, N]`.
+    """
 
     logits: Tensor
     log_precision: Tensor
 
 
 class StepOutput(NamedTuple):
-    """Output for one token: logits `[B, V]`, log_precision `[B]`, and latent `[B, H, 2D]`, the estimate or sample of
-    the last layer."""
+    """Output for one token.
+
+    Attributes:
+        logits: Logits of the next token, `[B, V]`.
+        log_precision: Log evidence of the last layer, averaged over heads, `[B]`.
+        latent: Estimate or sample of the last layer, `[B, H, 2D]`.
+    """
 
     logits: Tensor
     log_precision: Tensor
@@ -36,7 +46,13 @@ class StepOutput(NamedTuple):
 
 
 class SlotState(NamedTuple):
-    """State of B streams, float32: means `[B, L, H, S, 4D]`, precisions `[B, L, H, S]`, position `[B]` int64."""
+    """State of B streams in float32.
+
+    Attributes:
+        means: Means of the memory slots, `[B, L, H, S, 4D]`.
+        precisions: Precisions of the memory slots, `[B, L, H, S]`.
+        position: Position of the next token, `[B]` int64.
+    """
 
     means: Tensor
     precisions: Tensor
@@ -44,7 +60,12 @@ class SlotState(NamedTuple):
 
 
 class WindowState(NamedTuple):
-    """State of B streams of a model with a window: `SlotState`, and the ring `[B, L, W, H, 4D + 2S]`, oldest first."""
+    """State of B streams of a model with a window.
+
+    Attributes:
+        means, precisions, position: See `SlotState`.
+        ring: Tokens in the window, `[B, L, W, H, 4D + 2S]`, with the oldest first.
+    """
 
     means: Tensor
     precisions: Tensor
@@ -56,7 +77,8 @@ State = SlotState | WindowState
 
 
 class Cache(NamedTuple):
-    """Keys and values of attention mode, `[B, L, H, C, 2D]`, in the rotating frame. `position` `[B]` rows are valid.
+    """Keys and values of attention mode, `[B, L, H, C, 2D]`, in the rotating frame. The first `position` `[B]` rows are
+    valid.
 
     Values are not rotated if the model does not rotate them.
     """
@@ -93,7 +115,7 @@ class LanguageModel(nn.Module):
 
     @property
     def passes(self) -> int:
-        """Number of reweighting passes K of the memory slots, from 1 to `config.inner`, the default."""
+        """Number of reweighting passes K of the memory slots, from 1 to `config.inner`, which is the default."""
         return self._passes
 
     @passes.setter
@@ -106,15 +128,16 @@ class LanguageModel(nn.Module):
                 block.mixer.passes = passes
 
     def compile_attention(self) -> None:
-        """Compile the attention of the reference implementation for training, which halves the time on a CPU."""
+        """Compile the attention of the reference implementation for training, which halves its time on a CPU."""
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):
                 block.mixer.compile_attention()
 
     def forward(self, tokens: Tensor, *, with_precision: bool = True) -> LanguageOutput:
-        """Return the logits of the next token at every position of `tokens` `[B, N]`, in the current mode.
+        """Return the logits of the next token at every position, in the current mode.
 
         Args:
+            tokens: Token ids, `[B, N]`.
             with_precision: Whether to compute the evidence in attention mode.
         """
         if self._mode == "recurrent":
@@ -145,12 +168,15 @@ class LanguageModel(nn.Module):
     def step(
         self, token: Tensor, state: State, noise: Tensor | None = None, passes: Tensor | None = None
     ) -> tuple[StepOutput, State]:
-        """Process one token `[B]` of every stream.
+        """Process one token of every stream.
 
         Args:
-            noise: Scaled standard normal `[B, H, 2D]` for the latent sample. If None, the latent is the mean.
-            passes: Number of reweighting passes of each stream, `[B]` int64 from 1 to `self.passes`, which None
-                selects. It must be None for a model with a window.
+            token: Token ids, `[B]`.
+            state: State before the token.
+            noise: Scaled standard normal numbers for the sample of the latent, `[B, H, 2D]`. If None, the latent is the
+                mean.
+            passes: Number of reweighting passes of each stream, `[B]` int64 from 1 to `self.passes`, which is the
+                default. It must be None for a model with a window.
         """
         x = self._embed(token)
         layers = []
@@ -176,7 +202,12 @@ class LanguageModel(nn.Module):
         return Cache(keys, torch.zeros_like(keys), torch.zeros(batch, dtype=torch.int64, device=keys.device))
 
     def extend(self, tokens: Tensor, cache: Cache, noise: Tensor | None = None) -> tuple[StepOutput, Tensor, Tensor]:
-        """Process n new tokens `[B, n]` in attention mode, with a cache.
+        """Process n new tokens in attention mode, with a cache.
+
+        Args:
+            tokens: Token ids, `[B, n]`.
+            cache: Keys and values of the earlier tokens.
+            noise: Scaled standard normal numbers for the sample of the last token's latent, `[B, H, 2D]`.
 
         Returns:
             The output of the last token, and the new rows of keys and values `[B, L, H, n, 2D]`. The caller writes them
@@ -206,7 +237,7 @@ class LanguageModel(nn.Module):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """Return the noise for the last layer, and None for the other layers."""
+        """Return the noise for the last layer. Return None for the other layers."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:
@@ -239,7 +270,7 @@ class LanguageModel(nn.Module):
 
 
 def _advanced(state: State, layers: list[LayerState], tokens: int) -> State:
-    """Return the state after some tokens, given the states of the layers."""
+    """Return the state after `tokens` more tokens. `layers` contains the states of the layers."""
     parts: dict[str, Tensor] = {
         "means": torch.stack([layer.means for layer in layers], 1),
         "precisions": torch.stack([layer.precisions for layer in layers], 1),

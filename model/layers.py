@@ -34,14 +34,13 @@ from rfa.runtime.text.config import GATE_RANGE, PROCESS_GATE_SCALE, LanguageMode
 
 # Initial logit of the output gates: sigmoid(2) = 0.88.
 OUTPUT_GATE_START = 2.0
-# Range of the initial memory of the slots in tokens, spaced logarithmically.
+# Range of the initial decay times of the slots, in tokens. They are spaced logarithmically.
 SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """State of B streams in one layer: means `[B, H, S, 4D]` and precisions `[B, H, S]` of the memory slots, and for a
-    model with a window the ring `[B, W, H, 4D + 2S]`.
-    """
+    """State of B streams in one layer: means `[B, H, S, 4D]` and precisions `[B, H, S]` of the memory slots, and the
+    ring of a model with a window, `[B, W, H, 4D + 2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -51,7 +50,7 @@ class LayerState(NamedTuple):
 class RobustMixer(TokenMixer):
     """Robust Filter Attention over a sequence, and gated memory slots that run the same heads as a recurrence.
 
-    Both modes share projections, frequencies and noises. Internal vectors are in the rotating frame.
+    Both modes use the same projections, frequencies and noises. Internal vectors are in the rotating frame.
     """
 
     def __init__(self, config: LanguageModelConfig) -> None:
@@ -137,7 +136,8 @@ class RobustMixer(TokenMixer):
         return wrapped_phase(self.dynamics.omega, positions, wide)
 
     def slot_parameters(self, dynamics: Dynamics, lags: Tensor | None = None) -> SlotParameters:
-        """Return the parameters of the slots. `lags` `[B, N]`: positions since the previous token, 1 by default."""
+        """Return the parameters of the slots. `lags` `[B, N]` contains the positions since the previous token, which
+        are 1 by default."""
         exponent = torch.zeros_like(dynamics.nu)  # kappa' = 0: weight 1
         if self.config.robust_slots:
             exponent = dynamics.kappa * positive(self.weight_scale_raw)
@@ -156,7 +156,8 @@ class RobustMixer(TokenMixer):
     def slot_inputs(
         self, x: Tensor, rotated: tuple[Tensor, Tensor, Tensor], dynamics: Dynamics, lags: Tensor | None = None
     ) -> SlotInputs:
-        """Return the inputs of the slots, including the precision (1/eta²) exp(a·x) of a measurement (docs/MATH.md)."""
+        """Return the inputs of the slots for tokens `x` `[B, N, d]`. The precision of a measurement is (1/eta²)
+        exp(a·x) (docs/MATH.md)."""
         config = self.config
         gates = self.gates(x).float().clamp(*GATE_RANGE)
         write, forget = gates.reshape(*x.shape[:-1], 2, config.n_heads, config.n_slots).unbind(-3)
@@ -165,8 +166,8 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """Apply W_o to the latent `[..., H, 2D]`, whose heads are scaled by output gates of the block input
-        `[..., d]`."""
+        """Apply W_o to the latent `[..., H, 2D]`. Before, its heads are multiplied by output gates, which are computed
+        from the block input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -183,11 +184,11 @@ class RobustMixer(TokenMixer):
         mode: Mode,
         noise: Tensor | None = None,
     ) -> MixerOutput:
-        """Leave the rotating frame, add the latent sample, and project.
+        """Rotate the latent `[..., H, 2D]` out of the rotating frame, sample it, and apply the output projection.
 
         Args:
-            noise: Scaled standard normal `[..., H, 2D]`. The sample has variance 1/p̂ + gamma² per complex dimension
-                (RFA C.6), half of it in each real part.
+            noise: Scaled standard normal numbers, `[..., H, 2D]`. The sample has variance 1/p̂ + gamma² per complex
+                dimension (RFA C.6), half of it in each real part. If None, the latent is not sampled.
         """
         if self.config.rotate_values:
             latent = rotate(latent, phase)
@@ -221,13 +222,13 @@ class RobustMixer(TokenMixer):
         return self.finish(self._with_own_value(result, v), x, phase, precision, dynamics.gamma2, mode="attention")
 
     def _with_own_value(self, result: AttentionResult | SlotReadout, value: Tensor) -> Tensor:
-        """Return the estimate. If the model has a confidence gate, it is combined with the token's own value."""
+        """Return the estimate. If the model has a confidence gate, the estimate is combined with the value of the
+        token."""
         return self.confidence(result, value) if self.config.confidence != "none" else result.out
 
     def _runs_fused(self, x: Tensor, impl: AttentionImpl) -> bool:
-        """Return whether the fused kernels support the projections of `x`. They support neither ablations nor
-        extensions.
-        """
+        """Return whether the fused kernels are used for the projections of `x`. They support neither ablations nor
+        extensions."""
         config = self.config
         is_ablation = config.prior != "lyapunov" or config.noise != "learned" or not config.rotate_values
         if is_ablation or config.unit_norm or config.confidence != "none" or config.horizon:
@@ -262,8 +263,8 @@ class RobustMixer(TokenMixer):
         """Update the memory slots with a sequence `[B, N, d]`. Return the outputs and the final state.
 
         Args:
-            positions: `[N]` or `[B, N]`.
-            lags: Number of positions since the previous token, `[B, N]` >= 0, 1 by default.
+            positions: Positions of the tokens, `[N]` or `[B, N]`.
+            lags: Number of positions since the previous token, `[B, N]` >= 0. The default is 1.
         """
         if lags is not None and state.ring is not None:
             raise ValueError("lags must be None for a model with a window")
@@ -282,7 +283,8 @@ class RobustMixer(TokenMixer):
         noise: Tensor | None,
         passes: Tensor | None = None,
     ) -> tuple[MixerOutput, LayerState]:
-        """Process one token `[B, d]` of every stream at `position` `[B]`, with `passes` `[B]` reweighting passes."""
+        """Process one token `[B, d]` of every stream at `position` `[B]`. `passes` `[B]` contains the number of
+        reweighting passes of each stream."""
         if passes is not None and state.ring is not None:
             raise ValueError("passes must be None for a model with a window")
         dynamics = self.dynamics()
@@ -308,7 +310,7 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Update the memory slots and, if the model has one, the window."""
+        """Update the memory slots and, if the model has a window, the ring."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(
@@ -341,9 +343,9 @@ class RobustMixer(TokenMixer):
         """Compute RFA for n new tokens `[B, n, d]` with a cache.
 
         Args:
-            position: `[B]`, number of valid cache rows and position of the first new token.
-            keys, values: Cache `[B, H, C, 2D]` in the rotating frame (values only if the model rotates them).
-            noise: `[B, H, 2D]` for the last new token.
+            position: Number of valid cache rows, which is the position of the first new token, `[B]`.
+            keys, values: Cache, `[B, H, C, 2D]`. Values are in the rotating frame only if the model rotates them.
+            noise: Scaled standard normal numbers for the last new token, `[B, H, 2D]`.
 
         Returns:
             The output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values, which the caller stores.

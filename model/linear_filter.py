@@ -1,4 +1,4 @@
-"""The linear filter: a capped robust Kalman filter of a linear SDE with given matrices.
+"""Linear filter, which is a capped robust Kalman filter of a linear SDE with known matrices.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
@@ -8,8 +8,9 @@ velocity (`recurrence/modes.py`).
 
 Attention mode computes the batch RFA estimate. Every earlier observation is transported to the present with covariance
 C F⁻¹ Q F⁻ᵀ Cᵀ + R. The estimate is the precision-weighted mean of the transported observations with Student-t weights
-(Kalman-IRLS, docs/MATH.md §7). The estimate treats the process noises of observations as independent, with a discount
-for their shared part. This is optimal for Q = 0, and otherwise less accurate than the Kalman filter.
+(Kalman-IRLS, docs/MATH.md §7). The estimate treats the process noises of observations as independent. A discount of old
+observations accounts for the noise that observations share. This is optimal for Q = 0, and otherwise less accurate than
+the Kalman filter.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_cov
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
-# In attention mode, an observation whose transported process noise is this share of its measurement noise has a weight
-# smaller by a factor of e, because observations share process noise. A Kalman filter of a random walk forgets at a
-# similar rate.
+# In attention mode, if the transported process noise of an observation is this share of its measurement noise, its
+# weight is divided by e, because observations share process noise. A Kalman filter of a random walk discounts old
+# observations at a similar rate.
 SHARED_NOISE = 0.25
-# Attention mode ignores observations that decayed by more than e^-this.
+# In attention mode, observations that have decayed by more than e^-MAX_DECAY are ignored.
 MAX_DECAY = 12.0
 
 
 class LinearFilter(StateFilter):
-    """Linear filter defined by a `LinearFilterConfig`."""
+    """Linear filter whose matrices are those of a `LinearFilterConfig`."""
 
     def __init__(self, config: LinearFilterConfig) -> None:
         super().__init__()
@@ -143,8 +144,8 @@ class LinearFilter(StateFilter):
         mean_now, covariance_now = self._batch_estimate(tokens, lags, seen, update.mean, robustness)
         update = update._replace(mean=mean_now, covariance=covariance_now)
         following = {"mean": mean_now, "covariance": covariance_now}
-        # The batch estimate reweights every observation, so the following recurrence starts without an alternative
-        # estimate.
+        # The batch estimate reweights every observation, so a recurrence that continues from it starts without evidence
+        # of a jump.
         following |= {name: torch.zeros_like(state[name]) for name in ("jump_offset", "jump_evidence") if name in state}
         if "noise_counts" in state:
             following["noise_counts"] = torch.zeros_like(state["noise_counts"]) + self.get_buffer("prior_noise_counts")
@@ -153,10 +154,14 @@ class LinearFilter(StateFilter):
     def _batch_estimate(
         self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor, robustness: Robustness
     ) -> tuple[Tensor, Tensor]:
-        """Return the precision-weighted mean of all transported observations, computed by IRLS from `start` `[B, n]`.
+        """Return the precision-weighted mean of all transported observations, `[B, n]`, computed by IRLS.
 
         Args:
-            tokens: `[B, C, 2P + 1]`, values, presence and noise scale.
+            tokens: Values, presence and noise scale of each observation, `[B, C, 2P + 1]`.
+            lag: Time since each observation, `[B, C]`.
+            valid: Whether each cache row is valid, `[B, C]`.
+            start: Initial estimate, `[B, n]`.
+            robustness: Parameters of the robust weights.
         """
         size = self.observation_size
         observation, seen, noise_scale = tokens.split([size, size, 1], dim=-1)

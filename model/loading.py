@@ -14,7 +14,7 @@ from rfa.runtime.bundle.manifest import MANIFEST_FILE
 
 def load_model(bundle_or_run: str | Path) -> Any:
     """Load a trained model from a run directory or a bundle, in evaluation mode. The files of a bundle are checked
-    against its hashes.
+    against the hashes in its manifest.
 
     Returns:
         A torch module with `.config` and `.mode`.

@@ -1,4 +1,4 @@
-"""Token mixers of the language model: base classes, output types and registry."""
+"""Token mixers of the language model. This module contains base classes, output types and the registry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from rfa.model.dynamics import banded_decay, frequencies
 from rfa.model.recurrence.slots_reference import SlotReadout
 from rfa.runtime.text.config import Confidence, LanguageModelConfig, Mixer, Mode
 
-# Class of each mixer, imported on use, because the other systems of the papers are not in the installed package.
+# Module and class of each mixer. Modules are imported when they are used, because some of them, which contain other
+# systems of the papers, are not in the installed package.
 HOMES: dict[Mixer, tuple[str, str]] = {
     "rfa": ("rfa.model.layers", "RobustMixer"),
     "softmax": ("rfa.model.softmax_mixer", "SoftmaxMixer"),
@@ -44,7 +45,7 @@ class MixerOutput(NamedTuple):
 
 
 class ModeLinear(nn.Linear):
-    """A linear layer without bias, with one matrix for both modes or one matrix per mode."""
+    """Linear layer without bias, with one matrix for both modes or one matrix per mode."""
 
     def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -62,7 +63,7 @@ class ModeLinear(nn.Linear):
 
 
 class ModeNorm(nn.RMSNorm):
-    """An RMS norm, with the same gains for both modes or separate gains."""
+    """RMS norm, with the same gains for both modes or separate gains."""
 
     def __init__(self, width: int, *, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -82,35 +83,34 @@ def _weight_of(layer: ModeLinear | ModeNorm, mode: Mode) -> Tensor:
 
 
 def head_rates(config: LanguageModelConfig, zero_fraction: float | None = None) -> tuple[Tensor, Tensor]:
-    """Return the frequencies `[H, D]` and initial decays `[H]` of a configuration. `zero_fraction` replaces the
-    `zero_decay_fraction` of the configuration.
-    """
+    """Return the frequencies `[H, D]` and initial decays `[H]` of a configuration. If `zero_fraction` is set, it
+    replaces the `zero_decay_fraction` of the configuration."""
     sizes = config.n_heads, config.head_dim
     without_decay = config.zero_decay_fraction if zero_fraction is None else zero_fraction
     return frequencies(config.frequencies, *sizes), banded_decay(*sizes, config.damping, without_decay)
 
 
 def projection(d_in: int, d_out: int, scale: float = 1.0) -> nn.Linear:
-    """Create a linear layer without bias, initialised for mixers."""
+    """Create a linear layer without bias, with the initialisation of mixers."""
     linear = nn.Linear(d_in, d_out, bias=False)
     _draw(linear.weight, scale)
     return linear
 
 
 def _draw(weight: Tensor, scale: float) -> None:
-    """Sample the rows of a complex projection as 2D real rows. Rayleigh magnitudes and uniform phases give iid normal
-    numbers (RFA D.2)."""
+    """Initialise a complex projection, stored as 2D real rows, with independent normal numbers. This is equivalent to
+    Rayleigh magnitudes and uniform phases (RFA D.2)."""
     d_out, d_in = weight.shape
     nn.init.normal_(weight, std=scale / math.sqrt(d_in + d_out / 2))
 
 
-# Initial scale and offset of the gate. "balanced" is p / (p + 1), the share of the estimate if the prior precision is
-# 1. "open" is the value of RFA C.4, whose slope is ten times smaller.
+# Initial scale and offset of the gate. "balanced" gives p / (p + 1), which is the share of the estimate if the
+# precision of the prior is 1. "open" is the initialisation of RFA C.4, whose slope is ten times smaller.
 GATE_STARTS = {"open": (0.1, -4.0), "balanced": (1.0, 0.0), "linear": (0.1, 0.0)}
 
 
 class ConfidenceGate(nn.Module):
-    """Combine an estimate with the token's own value: g v̄ + (1 - g) v, where g depends on the evidence p.
+    """Combines an estimate v̄ with the value v of the token: g v̄ + (1 - g) v, where g depends on the evidence p.
 
     g = sigmoid(a log p - b) (RFA C.4). With kind "linear", g = sigmoid(a p - b), and the result is
     (1 - delta) g v̄ + delta v (AFA B.2).
@@ -141,12 +141,14 @@ class ConfidenceGate(nn.Module):
 class TokenMixer(nn.Module):
     """Base class of mixers, with projections from d to 2D real dimensions per head and back to d.
 
-    `output_scale` scales the output projection. The default is 1 / √(2 · n_layers).
+    Args:
+        config: Configuration of the model.
+        output_scale: Scale of the initial output projection. The default is 1 / √(2 · n_layers).
     """
 
-    # Whether the block passes the normalised residual stream rather than the residual stream itself.
+    # Whether the input of the mixer is the normalised residual stream rather than the residual stream.
     takes_norm = True
-    # Whether the block adds the output to the residual stream. Otherwise, only the feed-forward layer gets it.
+    # Whether the output is added to the residual stream. Otherwise, it is only the input of the feed-forward layer.
     is_residual = True
 
     def __init__(self, config: LanguageModelConfig, output_scale: float | None = None) -> None:
@@ -163,17 +165,18 @@ class TokenMixer(nn.Module):
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
         """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, the values of log_precision are
-        arbitrary."""
+        undefined."""
 
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """Mix n new tokens `[B, n, d]` with a cache.
+        """Mix n new tokens with a cache.
 
         Args:
-            position: `[B]`, number of valid cache rows and position of the first new token.
-            keys, values: Cache `[B, H, C, 2D]`.
-            noise: `[B, H, 2D]` for the latent sample of the last new token.
+            x: Inputs, `[B, n, d]`.
+            position: Number of valid cache rows, which is the position of the first new token, `[B]`.
+            keys, values: Cache, `[B, H, C, 2D]`.
+            noise: Scaled standard normal numbers for the sample of the last token's latent, `[B, H, 2D]`.
 
         Returns:
             The output of the new tokens, and their rows `[B, H, n, 2D]` of keys and values, which the caller stores.
@@ -181,7 +184,7 @@ class TokenMixer(nn.Module):
         Raises:
             ValueError: If the mixer does not support a cache.
         """
-        raise ValueError(f"a {self.config.mixer} model attends to whole sequences and does not support a cache")
+        raise ValueError(f"a {self.config.mixer} model attends to complete sequences and does not support a cache")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Project `[..., d]` to q, k, v `[..., H, 2D]`, in float32 or higher precision."""
@@ -195,8 +198,8 @@ class Pairs(NamedTuple):
     """Positions of queries and keys.
 
     Attributes:
-        queries: `[1 or B, n]`.
-        keys: `[1 or B, M]`. The last n keys are those of the tokens of the queries.
+        queries: Positions of the queries, `[1 or B, n]`.
+        keys: Positions of the keys, `[1 or B, M]`. The last n keys are those of the tokens of the queries.
         key_valid: Mask `[B, M]`, False for empty cache rows. If None, all keys are valid.
     """
 
@@ -206,19 +209,19 @@ class Pairs(NamedTuple):
 
     @property
     def is_visible(self) -> Tensor:
-        """Return the mask `[1 or B, n, M]` of the valid keys up to the token of each query."""
+        """Mask of the valid keys up to the token of each query, `[1 or B, n, M]`."""
         index = torch.arange(self.keys.shape[1], device=self.keys.device)
         own = index[self.keys.shape[1] - self.queries.shape[1] :]
         is_causal = (index <= own[:, None])[None]
         return is_causal if self.key_valid is None else is_causal & self.key_valid[:, None]
 
     def lag(self, dtype: torch.dtype) -> Tensor:
-        """Return the lags `[1 or B, n, M]`. They are 0 for later keys."""
+        """Return the time from each key to each query, `[1 or B, n, M]`. It is 0 for later keys."""
         return (self.queries[:, :, None] - self.keys[:, None, :]).clamp_min(0).to(dtype)
 
 
 class PairMixer(TokenMixer):
-    """Base class of mixers whose tokens attend to the keys and values of a whole sequence or of a cache."""
+    """Base class of mixers whose tokens attend to the keys and values of a complete sequence or of a cache."""
 
     @abstractmethod
     def rows(self, x: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -226,11 +229,17 @@ class PairMixer(TokenMixer):
 
     @abstractmethod
     def read(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs, *, with_precision: bool) -> tuple[Tensor, Tensor]:
-        """Return the latents `[B, n, H, 2D]` and their log precision `[B, n, H]`, given the rows of n queries and M
-        keys."""
+        """Return the latents of the queries, `[B, n, H, 2D]`, and their log precision, `[B, n, H]`.
+
+        Args:
+            q: Queries, `[B, n, H, 2D]`.
+            k, v: Keys and values, `[B, M, H, 2D]`.
+            pairs: Positions of the queries and keys.
+            with_precision: Whether to compute the log precision.
+        """
 
     def anchor_noise(self) -> Tensor:
-        """Return gamma² of the heads `[H]`, which a latent sample adds to its variance (RFA C.5)."""
+        """Return gamma² of the heads, `[H]`, which is added to the variance of a sample of the latent (RFA C.5)."""
         return torch.zeros(self.config.n_heads, device=self.key.weight.device)
 
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
@@ -273,8 +282,8 @@ def token_mixer(config: LanguageModelConfig) -> TokenMixer:
         if error.name is None or not home.startswith(error.name):
             raise
         raise ValueError(
-            f"the mixer {config.mixer!r} is a system of the papers, whose code in {home} is not part of the installed "
-            "package; use a checkout of the repository"
+            f"the mixer {config.mixer!r} is not part of the installed package, because its code is in {home}; "
+            "use a checkout of the repository"
         ) from None
     made: TokenMixer = getattr(module, name)(config)
     return made

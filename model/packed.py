@@ -1,4 +1,4 @@
-"""Arrays of several types that are copied between host and device in one transfer.
+"""Copy arrays of several types between host and device in one transfer.
 
 The arrays share one pinned buffer, because copies from pageable memory wait for the device, and because each copy has a
 fixed cost.
@@ -21,7 +21,7 @@ ALIGNMENT = 16
 
 
 class Packed:
-    """Uninitialised arrays that share one buffer on the device and one on the host.
+    """Arrays that share one buffer on the device and one on the host. They are not initialised.
 
     Args:
         fields: Type and shape of each array.
@@ -54,7 +54,7 @@ class Packed:
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to the device. The host does not wait for the copy."""
+    """Copy an array to the device without waiting for the copy."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

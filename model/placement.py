@@ -1,4 +1,4 @@
-"""Determine the GPU that a model runs on: the GPU of its tensors, or a simulated one.
+"""Determine the GPU on which a model runs. It is the GPU of its tensors, or a simulated one.
 
 Launch interceptors (`rfa.model.kernel_launches`) may treat CPU tensors as if they were on a GPU.
 """
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import torch
 
-# Compute capabilities of the simulated GPUs of the process, innermost last.
+# Compute capabilities of the GPUs that the process simulates. The last one is that of the innermost context.
 _CAPABILITIES: list[tuple[int, int]] = []
 
 
@@ -35,7 +35,7 @@ def is_gpu(device: torch.device) -> bool:
 
 
 def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of the GPU, or (0, 0) if there is none."""
+    """Return the compute capability of the GPU. Return (0, 0) if there is none."""
     if _CAPABILITIES:
         return _CAPABILITIES[-1]
     return torch.cuda.get_device_capability(device) if device.type == "cuda" else (0, 0)

@@ -1,18 +1,18 @@
-"""Matrix products x Wᵀ on a GPU with float32 sums, fused with surrounding operations.
+"""Compute matrix products x Wᵀ on a GPU with float32 sums, fused with the operations before and after them.
 
     product        x Wᵀ of x or of its norm, optionally with GELU
     add_product    total += x Wᵀ, the residual sum
 
-In a decode step, kernel launches cost more than arithmetic, so each program recomputes the norm of its rows.
+In a decode step, kernel launches take longer than arithmetic, so each program recomputes the norm of its rows.
 
-With library products, the rounding of a row depends on the number of rows, so a text would depend on its batch. Here,
-the terms of every row are summed in the same order. A sum has consecutive parts of `PART` factors, each summed from
-first to last, and the parts are added in pairs, whatever the block sizes are. For few rows, blocks have 16 rows and few
-columns, with one warp per part, because many programs read a matrix faster. For many rows, blocks are larger, so that
-the matrix is read less often, and a separate kernel computes the norm.
+With the products of libraries, the rounding of a row depends on the number of rows, so a text would depend on its
+batch. Here, the terms of every row are summed in the same order. A sum consists of consecutive parts of `PART` factors,
+each summed from first to last, and the parts are added in pairs, whatever the block sizes are. For few rows, blocks
+have 16 rows and few columns, with one warp per part, because a matrix is read faster by many programs. For many rows,
+blocks are larger, so that the matrix is read less often, and a separate kernel computes the norm.
 
-Layout: rows `[B, in]` and matrices `[out, in]` in float32, float16 or bfloat16, contiguous. 16-bit products round their
-factors to 16 bits.
+Layout: rows `[B, in]` and matrices `[out, in]` in float32, float16 or bfloat16, contiguous. In 16-bit products, the
+factors are rounded to 16 bits.
 """
 
 # Triton kernels have no type annotations.
@@ -30,26 +30,28 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import blocks_of, is_interpreted
 
-# Factors per part, unless this gives more than MOST_PARTS parts.
+# Number of factors per part, unless there would be more than MOST_PARTS parts.
 PART, MOST_PARTS = 256, 8
-# Factors per tensor-core instruction.
+# Number of factors per tensor-core instruction.
 LEAST_FACTORS = 16
-# Rows per block for few rows, and factors per iteration by the bytes of a factor.
+# Number of rows per block for few rows, and number of factors per iteration by the bytes of a factor.
 FEW_ROWS, FACTORS_AT_ONCE = 16, {2: 1024, 4: 128}
-# Columns per block: as few as possible with at most this many programs and at most this many bytes of W.
+# Minimum number of columns per block, maximum number of programs, and maximum number of bytes of W per block. The
+# number of columns is as small as these limits allow.
 LEAST_COLUMNS, PROGRAMS, PIECE_BYTES = 4, 128, 32 << 10
-# Number of warps if there is not one warp per part, and of pipeline stages, because kernels prefetch by themselves.
+# Number of warps if there is not one warp per part, and number of pipeline stages, which is 1 because the kernels
+# contain their own prefetching.
 WARPS, STAGES = 4, 1
-# Number of factors that a norm squares at once, in sums of four, and their unit 2^23.
+# Number of factors that a norm squares at once, in sums of four, and the number 2^23 by which the sums are multiplied.
 AT_ONCE, UNITS = tl.constexpr(256), tl.constexpr(8388608.0)
-# Exponent bits of a float; the bounds 2^-103 and 2^126; 254 as an exponent.
+# Mask of the exponent bits of a float, the exponent 254, and the bounds 2^-103 and 2^126 as exponent bits.
 EXPONENT, INVERSE = tl.constexpr(0x7F800000), tl.constexpr(254 << 23)
 LEAST_POWER, MOST_POWER = tl.constexpr(24 << 23), tl.constexpr(253 << 23)
 SQRT_HALF = tl.constexpr(0.7071067811865476)
 
 
 class Norm(NamedTuple):
-    """RMS normalisation: x is divided by sqrt(mean x² + eps) and multiplied by the weight `[in]`."""
+    """RMS normalisation, which divides x by sqrt(mean x² + eps) and multiplies it by the weight `[in]`."""
 
     weight: Tensor
     eps: float
@@ -72,8 +74,8 @@ class ManyRows(NamedTuple):
     programs: int
 
 
-# The fastest of a dozen settings for 64 and 1,024 rows on an H200. With four warps, blocks of 64 rows would use wgmma,
-# whose sums may differ.
+# These were the fastest of a dozen settings for 64 and 1,024 rows on an H200. With four warps, the products of blocks
+# of 64 rows would be compiled to wgmma, whose sums may differ.
 LARGE, MEDIUM = ManyRows(64, 64, 64, 2, 128), ManyRows(32, 32, 64, WARPS, 64)
 
 
@@ -99,12 +101,12 @@ class Tile(NamedTuple):
 
     @classmethod
     def of(cls, weight: Tensor, rows: int) -> Tile:
-        """Return the tile for a matrix and a number of rows."""
+        """Return the constants for a matrix and a number of rows."""
         return _tile(*weight.shape, weight.dtype.itemsize, _block(weight, rows), is_interpreted())
 
     @property
     def is_of_many(self) -> bool:
-        """Whether the tile is for many rows."""
+        """Whether the block sizes are those for many rows."""
         return self.BM > FEW_ROWS
 
     @property
@@ -115,12 +117,12 @@ class Tile(NamedTuple):
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Return the grid of programs. Columns vary first, because programs of the same rows share their input."""
+        """Return the grid of programs. Columns vary first, because programs with the same rows read the same input."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
-    """Return the block sizes for many rows, or None for few rows or float32."""
+    """Return the block sizes for many rows. Return None for few rows or float32."""
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):
@@ -143,15 +145,15 @@ def _tile(columns: int, factors: int, size: int, block: ManyRows | None, interpr
 
 @triton.jit
 def in_parts(b_x, PARTS: tl.constexpr):
-    """Return [R, K] as [P, R, K / P]."""
+    """Return b_x [R, K] as [P, R, K / P]."""
     return tl.permute(tl.reshape(b_x, [b_x.shape[0], PARTS, b_x.shape[1] // PARTS]), (1, 0, 2))
 
 
 @triton.jit
 def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr):
-    """Return the sum of [P, BM, BN] over P, in pairs.
+    """Return the sum of [P, BM, BN] over P, added in pairs.
 
-    A reduction would leave the result in every warp, each of which would then compute GELU.
+    The result of a reduction would be stored in every warp, each of which would then compute GELU.
     """
     b_sum = tl.permute(b_sum, (1, 2, 0))
     if PARTS == 8:
@@ -167,9 +169,8 @@ def sum_of_parts(b_sum, BM: tl.constexpr, BN: tl.constexpr, PARTS: tl.constexpr)
 
 @triton.jit
 def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.constexpr, LENGTH: tl.constexpr):
-    """Return the mask m_other without the factors beyond the end of their part, for a block that begins at factor
-    `first` of each part.
-    """
+    """Return the mask m_other without the factors after the end of their part, for a block that begins at factor
+    `first` of each part."""
     if PARTS * LENGTH != FACTORS:
         m_other = m_other & (o_factor < FACTORS - first)
     return m_other & (o_own < LENGTH - first)
@@ -177,7 +178,8 @@ def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.con
 
 @triton.jit
 def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM], or NaN for rows that are not finite. m_row is [BM, 1].
+    """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM]. It is NaN for rows that are not finite. m_row is [BM,
+    1].
 
     Kernels arrange rows differently, and sums of floats depend on the order. Squares are therefore converted to
     integers, in units of 2^-23 of the power of two at or below the largest square.
@@ -188,11 +190,12 @@ def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.
     for first in range(0, FACTORS, AT_ONCE):
         b_x = tl.load(p_row + first, mask=m_row & (o_factor < FACTORS - first), other=0.0)  # [BM, K]
         b_even, b_odd = tl.split(tl.reshape(b_x, [BM, AT_ONCE // 2, 2]))
-        # Use `fma`, so that the assembler cannot fuse in one kernel and not in another.
+        # With `fma`, the sum is fused in every kernel. Otherwise, the assembler may fuse it in some kernels only.
         b_one, b_other = tl.split(tl.reshape(tl.fma(b_odd, b_odd, b_even * b_even), [BM, AT_ONCE // 4, 2]))
         b_square += b_one + b_other
     b_top = tl.max(tl.where(b_square < float("inf"), b_square, float("inf")), axis=1)  # [BM]
-    # Take the power of two at or below it from its exponent bits. The exponent of its inverse is 254 minus that.
+    # The exponent bits give the power of two at or below the largest square. The exponent of its inverse is 254 minus
+    # that of the power.
     b_power = tl.minimum(tl.maximum(b_top.to(tl.int32, bitcast=True) & EXPONENT, LEAST_POWER), MOST_POWER)  # [BM]
     b_units = (-(b_power - INVERSE)).to(tl.float32, bitcast=True) * UNITS  # [BM]
     b_unit = b_power.to(tl.float32, bitcast=True) / UNITS  # [BM]
@@ -216,7 +219,7 @@ def multiplied(
     o_row = tl.arange(0, BM)[:, None]  # [BM, 1]
     p_row = p_x + o_row * FACTORS + o_factor  # [BM, K]
     p_column = p_weight + tl.arange(0, BN)[:, None] * FACTORS + o_factor  # [BN, K]
-    # Load the matrix first and one iteration ahead, because its latency is the highest.
+    # The matrix is loaded first and one iteration ahead, because its latency is the highest.
     b_weight = tl.load(p_column, mask=within(m_column, o_own, o_factor, 0, FACTORS, PARTS, LENGTH), other=0.0)
     if WITH_NORM:
         b_scale = inverse_length(p_x, m_row, FACTORS, BM, EPS)  # [BM]
@@ -227,7 +230,7 @@ def multiplied(
         m_factor = within(m_row, o_own, o_factor, first, FACTORS, PARTS, LENGTH)  # [BM, K]
         b_x = tl.load(p_row + first, mask=m_factor, other=0.0)  # [BM, K]
         if WITH_NORM:
-            # Load in the layout of x.
+            # The weights of the norm are loaded in the layout of x.
             b_norm = tl.load(p_norm + first + 0 * o_row + o_factor, mask=m_factor, other=0.0)  # [BM, K]
             b_x = b_x * b_scale[:, None] * b_norm
         if INTERPRETED:  # the interpreter truncates to bfloat16 and cannot multiply it
@@ -235,7 +238,7 @@ def multiplied(
         else:
             b_x = b_x.to(b_weight.dtype)
         if PARTS == 1:
-            # With a single iteration and without an accumulator, the compiler would fuse a sum after the product.
+            # If there were a single iteration and no accumulator, the compiler would fuse the product with a later sum.
             b_sum = tl.dot(b_x, tl.trans(b_weight), b_sum, input_precision="ieee")
         else:
             b_columns = tl.permute(in_parts(b_weight, PARTS), (0, 2, 1))  # [P, K / P, BN]
@@ -248,7 +251,7 @@ def multiplied(
 
 @triton.jit(do_not_specialize=["n_rows"])
 def normed_kernel(p_x, p_norm, p_out, n_rows, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """Program i normalises BM rows and stores them in the dtype of p_out."""
+    """Normalise BM rows in program i, and store them in the dtype of p_out."""
     i_row = tl.program_id(0).to(tl.int64) * BM
     o_row, o_factor = tl.arange(0, BM)[:, None], tl.arange(0, AT_ONCE)[None, :]  # [BM, 1], [1, K]
     m_row = o_row < (n_rows - i_row).to(tl.int32)
@@ -270,7 +273,7 @@ def product_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
     EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
-    """Program (j, i) computes BM rows and BN columns of the product. IS_ADDED: whether to add them to p_out."""
+    """Compute BM rows and BN columns of the product in program (j, i). IS_ADDED: Whether to add them to p_out."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)
@@ -290,10 +293,8 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Return the rows `[B, in]` for a product with this tile, and the norm that the product kernel must apply, or None.
-
-    If there are many rows, this function applies the norm.
-    """
+    """Prepare the rows `[B, in]` for a product with this tile. If there are many rows, apply the norm. Return the rows,
+    and the norm that the product kernel must apply, which is None if it is already applied."""
     if not tile.is_of_many:
         return x, norm
     out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)
@@ -319,10 +320,16 @@ def _launch(
 
 
 def product(x: Tensor, weight: Tensor, norm: Norm | None = None, *, with_gelu: bool = False) -> Tensor:
-    """Multiply x `[B, in]`, or its norm, by weightᵀ, where weight is `[out, in]`.
+    """Multiply x or its norm by weightᵀ.
+
+    Args:
+        x: Rows, `[B, in]`.
+        weight: Matrix, `[out, in]`.
+        norm: Normalisation of the rows. If None, they are not normalised.
+        with_gelu: Whether to return the GELU of the product.
 
     Returns:
-        `[B, out]` float32, or its GELU in the dtype of the weight.
+        The product `[B, out]` in float32, or its GELU in the dtype of the weight.
     """
     dtype = weight.dtype if with_gelu else torch.float32
     out = x.new_empty((len(x), len(weight)), dtype=dtype)

@@ -1,10 +1,10 @@
-"""Process the next tokens of many decoder streams at once: chunks of prompts of any length, and steps of the attention
-mode.
+"""Process the next tokens of many decoder streams at once. They are chunks of prompts of any length, or steps in
+attention mode.
 
 On a GPU, the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`), and either
 fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The results of a stream do
-not depend on the other streams, bit for bit. On other devices, streams are processed one by one with `Decoder.extend`
-and `Decoder.prefill`, the reference. The decoder must be used under `torch.no_grad`.
+not depend on the other streams, bit for bit. On other devices, streams are processed one by one with the reference
+implementations `Decoder.extend` and `Decoder.prefill`. The decoder must be used under `torch.no_grad`.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ __all__ = ["Ragged", "RaggedDecoder"]
 
 
 class RaggedDecoder:
-    """A decoder for many streams at once.
+    """Decodes many streams at once.
 
     Attributes:
-        attention_refusal, scan_refusal: Reason why the GPU kernels do not support the mode, or None if they do.
+        attention_refusal, scan_refusal: Reason why the GPU kernels do not support attention mode and recurrent mode.
+            None if they do.
         cache_dtype: Dtype of the pools of keys and values.
     """
 
@@ -58,9 +59,8 @@ class RaggedDecoder:
             ]  # fmt: skip
 
     def tables(self, longest: int) -> list[tuple[Tensor, ...]]:
-        """Return the tables of distant keys of each layer, for at least `longest` keys. Captured CUDA graphs contain
-        the addresses of the tables, so the tables must stay alive while the graphs are used.
-        """
+        """Return the tables over lags of each layer, for at least `longest` keys. Captured CUDA graphs contain the
+        addresses of the tables, so the tables must stay allocated while the graphs are used."""
         return [heads.distances(longest) for heads in self._heads]
 
     def extend(
@@ -70,9 +70,9 @@ class RaggedDecoder:
 
         Args:
             ragged: The tokens.
-            pages: Pages of each stream, for its keys and these tokens.
-            keys, values: Pools `[L, pages · PAGE_KEYS, H, 2D]`.
-            noise: `[S, H, 2D]` for the last token of each stream.
+            pages: Page indices of each stream. They have space for its cached keys and for the new tokens.
+            keys, values: Pools, `[L, pages · PAGE_KEYS, H, 2D]`.
+            noise: Scaled standard normal numbers for the last token of each stream, `[S, H, 2D]`.
 
         Returns:
             The outputs of the last token of each stream, one row per stream.
@@ -82,8 +82,8 @@ class RaggedDecoder:
     def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Process tokens in the same way as `extend`. Also return `[S]` float32, which is 1 if all new keys and values
-        of a stream are finite and 0 otherwise."""
+        """Process tokens like `extend`. Also return `[S]` float32, which is 1 if all new keys and values of a stream
+        are finite and 0 otherwise."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals
@@ -97,10 +97,10 @@ class RaggedDecoder:
     def extend_batch(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Process tokens on the device as `extend_and_check` does.
+        """Process tokens on the device like `extend_and_check`.
 
         Launches depend only on shapes and on the counts in `batch.pieces`, so a CUDA graph can capture them. Outputs of
-        padding are arbitrary.
+        padding are undefined.
         """
         from rfa.model.decoder_triton import Outcome
         from rfa.model.ragged_triton import LastTokens
@@ -117,7 +117,7 @@ class RaggedDecoder:
         """Compute the keys and values of prompt tokens and write them to the pages, without computing outputs.
 
         Returns:
-            `[L, S, H]` int32, 1 if some of the numbers are not finite, else 0.
+            Flags `[L, S, H]` int32, which are 1 if a key or value is not finite and 0 otherwise.
         """
         config = self._decoder.config
         broken = batch.last.new_empty((config.n_layers, len(batch.last), config.n_heads), dtype=torch.int32)
@@ -167,7 +167,7 @@ class RaggedDecoder:
         packed.send()
         batch = SlotTokens.of(packed.tensors, longest)
         residual, joint, readout, after_means, after_precisions = self._scan(batch, means, precisions)
-        # No layers are watched, because the owner of the slots checks that they are finite.
+        # There are no flags for layers, because the caller checks that the slots are finite.
         outcome = Outcome.empty(streams, 0, config.n_heads, 2 * config.head_dim, means.device)
         last_tokens = LastTokens(batch.last, readout.precision, None, residual.layers[-1].dynamics.gamma2, outcome)
         output, _ = residual.finish_last(readout.out.flatten(0, 1), joint, last_tokens, is_turned=True, rows=batch.rows)
@@ -185,7 +185,7 @@ class RaggedDecoder:
     def _scan(
         self, batch: SlotTokens, means: Tensor, precisions: Tensor
     ) -> tuple[_Residual, Tensor, SlotReadout, Tensor, Tensor]:
-        """Process all layers up to the mixer of the last one. Return the residual stream, the joint product, the
+        """Process all layers up to the mixer of the last layer. Return the residual stream, the joint product, the
         readout, the means and the precisions."""
         from rfa.model.decoder_triton import Gates
         from rfa.model.ragged_triton import arrange_for_slots
@@ -233,7 +233,7 @@ class RaggedDecoder:
 
 
 class _Residual:
-    """Residual stream of packed tokens, with the operations of the layers of a mode except their mixers."""
+    """Residual stream of packed tokens, with the operations of all layers of a mode except their mixers."""
 
     def __init__(self, decoder: Decoder, mode: Mode, tokens: Tensor, positions: Tensor) -> None:
         from rfa.model import decoder_triton
@@ -253,7 +253,7 @@ class _Residual:
         return joint_product(self._x, self.layers[index])
 
     def mix(self, index: int, out: Tensor, joint: Tensor, *, is_turned: bool, rows: Tensor | None = None) -> None:
-        """Complete a layer, given the output of its mixer."""
+        """Complete a layer. `out` is the output of its mixer."""
         from rfa.model.ragged_triton import leave_frame
 
         turn = self.turn if is_turned else None
@@ -267,10 +267,10 @@ class _Residual:
     def finish_last(
         self, out: Tensor, joint: Tensor, last: LastTokens, *, is_turned: bool, rows: Tensor | None = None
     ) -> tuple[StepOutput, Tensor]:
-        """Return the outputs of the last tokens of S streams, and a tensor `[S]` float32 that is 1 if all values that
-        are checked for a stream are finite and 0 otherwise.
+        """Complete the last layer. Return the outputs of the last tokens of S streams, and a tensor `[S]` float32 that
+        is 1 if all checked values of a stream are finite and 0 otherwise.
 
-        The rest of the last layer is computed only for these tokens.
+        After the mixer, the last layer is computed only for the last tokens.
         """
         from rfa.model.decoder_triton import compute_logits
         from rfa.model.product_triton import Norm
@@ -291,8 +291,8 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Return the reason why the fused kernels do not support the attention of a decoder on its device, or None if they
-    do."""
+    """Return the reason why the fused kernels do not support the attention of a decoder on its device. Return None if
+    they do."""
     if not is_on_gpu(decoder.embedding):
         return "it requires a GPU"
     if decoder.config.prior != "lyapunov":
@@ -304,11 +304,11 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Return the reason why the GPU kernels do not support the memory slots of a decoder, or None if they do."""
+    """Return the reason why the GPU kernels do not support the memory slots of a decoder. Return None if they do."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:
-        return "it does not support memory slots"
+        return "the model has no memory slots"
     means = torch.zeros(1, heads, slots, 2 * width, device=device)
     if not is_on_gpu(means):
         return "it requires a GPU"

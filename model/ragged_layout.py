@@ -1,4 +1,4 @@
-"""Packed tokens of many streams, arranged on the host so that one copy transfers them to a device.
+"""Arrange packed tokens of many streams on the host, so that one copy transfers them to a device.
 
 A layout may include padding tokens and streams, for CUDA graphs of fixed size.
 """
@@ -18,7 +18,7 @@ from torch import Tensor
 from rfa.model.attention.pages import PAGE_KEYS, KeyPages, Pieces
 from rfa.model.packed import Fields
 
-# Pages of a stream, in order.
+# Page indices of a stream, in order.
 PageList = Sequence[int] | NDArray[np.int32]
 
 
@@ -27,8 +27,8 @@ class Ragged:
     """Packed tokens of S streams on the host.
 
     Attributes:
-        tokens, positions: `[T]` int64.
-        counts: Tokens of each stream, at least one.
+        tokens, positions: Token ids and their positions, `[T]` int64.
+        counts: Number of tokens of each stream, which is at least one.
         begins: Position of the first token of each stream.
         device: The target device.
     """
@@ -60,11 +60,11 @@ class PagedTokens:
     """Packed tokens of S streams with paged keys, on their device, with padding.
 
     Attributes:
-        tokens, positions: `[T]` int64.
+        tokens, positions: Token ids and their positions, `[T]` int64.
         places: Row of the pool that stores each token, `[T]` int64.
-        streams: Stream of each token, `[T]` int64, -1 for padding.
-        last: Last token of each stream, `[S]` int64.
-        pieces: Tokens and their keys.
+        streams: Index of the stream of each token, `[T]` int64. It is -1 for padding.
+        last: Index of the last token of each stream, `[S]` int64.
+        pieces: Tokens and keys of each stream, for `paged_attention`.
     """
 
     tokens: Tensor
@@ -76,7 +76,7 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Return types and shapes of the arrays to copy, given the numbers of tokens, streams and pages per stream."""
+        """Return types and shapes of the arrays to copy for a number of tokens, streams and pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
@@ -87,9 +87,9 @@ class PagedTokens:
 
         Args:
             given: Arrays by name.
-            n_keys: Upper bound on the keys of all streams.
-            longest_keys: Upper bound on the keys of one stream.
-            longest: Upper bound on the tokens of one stream.
+            n_keys: Upper bound on the number of keys of all streams.
+            longest_keys: Upper bound on the number of keys of one stream.
+            longest: Upper bound on the number of tokens of one stream.
         """
         pages = KeyPages(given["pages"], n_keys, longest_keys)
         pieces = Pieces(given["query_starts"], given["key_starts"], pages, longest)
@@ -103,8 +103,8 @@ def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: 
 
     Args:
         ragged: The tokens.
-        pages: Pages of each stream, in order, for all its keys.
-        scratch: Page for padding.
+        pages: Page indices of each stream, in order, for all its keys.
+        scratch: Index of the page for padding.
         to: Arrays by name.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
@@ -132,11 +132,11 @@ class SlotTokens:
     """Packed tokens of S streams for their slots, on their device, with padding.
 
     Attributes:
-        tokens, positions: `[T]` int64.
+        tokens, positions: Token ids and their positions, `[T]` int64.
         rows: Index of each token in a flattened array `[S, longest]`, `[T]` int64.
-        counts: Tokens of each stream, `[S]` int64.
-        last: Last token of each stream, `[S]` int64.
-        longest: Upper bound on the tokens of a stream.
+        counts: Number of tokens of each stream, `[S]` int64.
+        last: Index of the last token of each stream, `[S]` int64.
+        longest: Upper bound on the number of tokens of a stream.
     """
 
     tokens: Tensor
@@ -148,7 +148,7 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """Return types and shapes of the arrays to copy, given the numbers of tokens and streams."""
+        """Return types and shapes of the arrays to copy for a number of tokens and streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 

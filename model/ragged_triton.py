@@ -1,11 +1,11 @@
-"""Kernels around the mixers for packed tokens of many sequences. The results of a token do not depend on the others,
-bit for bit.
+"""Kernels before and after the mixers for packed tokens of many sequences. The results of a token do not depend on the
+other tokens, bit for bit.
 
     arrange        rotates queries, keys and values, and writes them and the slot gates where the mixer reads them
-    leave_frame    rotates the output of a mixer back, and applies output gates; for the last tokens, also writes latent
-                   and evidence
+    leave_frame    rotates the output of a mixer back and applies output gates
 
-The other operations are those of a step (`decoder_triton`, `product_triton`). Tokens are `[T, …]`, contiguous, float32.
+For the last tokens, leave_frame also writes the latent and the evidence. The other operations are those of a step
+(`decoder_triton`, `product_triton`). Tokens are `[T, …]`, contiguous, float32.
 """
 
 # Triton kernels have no type annotations.
@@ -53,11 +53,11 @@ def arrange_kernel(
     LOWEST: tl.constexpr, HIGHEST: tl.constexpr, PROCESS_SCALE: tl.constexpr,
     IS_UNIT: tl.constexpr, TURNS_VALUES: tl.constexpr, FOR_SLOTS: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h) arranges query, key and value of head h of token t.
+    """Arrange query, key and value of head h of token t in program (t, h).
 
-    FOR_SLOTS: whether the mixer uses memory slots. The query is then also written to row p_places[t], as the key and
-    the value are, and the gates are computed. Otherwise, the stream of the token is flagged if its key or value
-    contains numbers that are not finite.
+    FOR_SLOTS: Whether the mixer uses memory slots. The query is then also written to row p_places[t], like the key and
+    the value, and the gates are computed. Otherwise, the stream of the token is flagged if its key or value contains
+    numbers that are not finite.
     """
     i_t, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
@@ -98,15 +98,16 @@ def arrange_kernel(
 
 @functools.cache
 def power_of_two(size: int) -> int:
-    """Return the next power of two. The function of Triton takes as long as a kernel launch."""
+    """Return the smallest power of two that is at least `size`. The result is cached, because the function of Triton
+    takes as long as a kernel launch."""
     return int(triton.next_power_of_2(size))
 
 
 class Watch(NamedTuple):
-    """Flags that mark values that are not finite.
+    """Flags that mark streams with values that are not finite.
 
     Attributes:
-        streams: Stream of each token, or -1 for none, `[T]` int64.
+        streams: Index of the stream of each token, `[T]` int64. It is -1 for tokens without a stream.
         broken: The flags, initially 0, `[S, H]` int32.
     """
 
@@ -118,14 +119,14 @@ def arrange_for_pages(
     joint: Tensor, turn: Turned, keys: Tensor, values: Tensor, places: Tensor, watch: Watch, *,
     is_unit: bool, turns_values: bool,
 ) -> Tensor:  # fmt: skip
-    """Return queries `[T, H, 2D]` for attention from the joint product, and write keys and values to their pages.
+    """Return the queries for attention, `[T, H, 2D]`, and write keys and values to their pages.
 
     Args:
-        joint: Query, key and value, `[T, 3 · H · 2D + …]` float32.
+        joint: Joint product with query, key and value, `[T, 3 · H · 2D + …]` float32.
         turn: Rotation of each token.
-        keys, values: Pools `[…, H, 2D]` of one dtype, which the queries have too.
+        keys, values: Pools `[…, H, 2D]` of one dtype, which is also that of the queries.
         places: Pool row of each token, `[T]` int64.
-        watch: Flags for keys and values as stored.
+        watch: Flags for the stored keys and values.
         is_unit: Whether to normalise queries and keys.
         turns_values: Whether to rotate values too.
     """
@@ -146,11 +147,11 @@ def arrange_for_slots(joint: Tensor, turn: Turned, gates: Gates, rows: Tensor, s
     """Return the inputs of the slots, `[B, N, …]` float32.
 
     Args:
-        joint: Query, key, value and gate logits, `[T, 3 · H · 2D + 2 · H · S]`.
+        joint: Joint product with query, key, value and gate logits, `[T, 3 · H · 2D + 2 · H · S]`.
         turn: Rotation of each token.
         gates: Constants of the gates.
         rows: Index of each token in the flattened `[B, N]`, `[T]` int64. Other rows are not written.
-        shape: B, N.
+        shape: B and N.
     """
     tokens, heads, dims = turn.cos.shape
     slots = gates.own_process.shape[-1]
@@ -174,10 +175,10 @@ def leave_frame_kernel(
     HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
     IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Program (t, h) processes head h of token t. With IS_LAST, t is the index of a stream, and its last token is
+    """Process head h of token t in program (t, h). With IS_LAST, t is the index of a stream, whose last token is
     processed in the last layer.
 
-    IS_SAMPLED: whether the latent is sampled.
+    IS_SAMPLED: Whether the latent is sampled.
     """
     i_out, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]
@@ -213,10 +214,11 @@ class LastTokens(NamedTuple):
 
     Attributes:
         places: Indices of the tokens among the T tokens, `[S]` int64.
-        precision: Precision of the mixer, in the shape of x without its last dimension.
-        noise: `[S, H, 2D]` for the sample of the latent. If None, the latent is the mean.
-        gamma2: `[H]`.
-        outcome: Receives latent and evidence.
+        precision: Precision of the mixer. It has the shape of x without its last dimension.
+        noise: Scaled standard normal numbers for the sample of the latent, `[S, H, 2D]`. If None, the latent is the
+            mean.
+        gamma2: Measurement noise of the query, `[H]`.
+        outcome: Buffers that receive the latent and the evidence.
     """
 
     places: Tensor
@@ -230,16 +232,15 @@ def leave_frame(
     x: Tensor, turn: Turned | None, gates: tuple[Tensor, Tensor] | None, dtype: torch.dtype,
     rows: Tensor | None = None, last: LastTokens | None = None,
 ) -> Tensor:  # fmt: skip
-    """Return the input of the output projection, `[T, H · 2D]`, given the output of a mixer. With `last`, only the last
-    tokens are processed.
+    """Return the input of the output projection, `[T, H · 2D]`. With `last`, only the last tokens are processed.
 
     Args:
-        x: `[T, H, 2D]` float32, or `[…, H, 2D]` with `rows`.
+        x: Output of a mixer, `[T, H, 2D]` float32, or `[…, H, 2D]` with `rows`.
         turn: Rotation of each token. None if x is not in the rotating frame.
         gates: Logits of the output gates `[T, H]`, contiguous per token, and their bias `[H]`. None if there are none.
         dtype: Dtype of the result.
-        rows: Index of each token in x, `[T]` int64. Default: in order.
-        last: Tokens to compute in the last layer. Default: all.
+        rows: Index of each token in x, `[T]` int64. By default, x contains the tokens in order.
+        last: Tokens to process in the last layer. By default, all tokens are processed.
     """
     heads, width = x.shape[-2:]
     tokens = len(x) if rows is None else len(rows)

@@ -1,4 +1,4 @@
-"""Causal dot-product attention: baselines for Robust Filter Attention with the same projections (RFA E.2).
+"""Causal dot-product attention. These baselines have the same projections as Robust Filter Attention (RFA E.2).
 
     B1  RoPE           score = Re(q̃† k̃) / √(2D), every head with the frequencies 10000^{-n/D}, n = 0 … D-1
     B2  ALiBi          score = q · k / √(2D) - slope_h lag, slope_h = 2^{-8h/H}, h = 1 … H
@@ -33,9 +33,8 @@ def alibi_slopes(n_heads: int) -> Tensor:
 
 
 class SoftmaxMixer(PairMixer):
-    """Dot-product attention with the positional bias of the configuration. The mixer computes no evidence, so
-    log_precision is 0.
-    """
+    """Dot-product attention with the positional bias of the configuration. No evidence is computed, so log_precision is
+    0."""
 
     omega: Tensor
     slope: Tensor
@@ -61,8 +60,8 @@ class SoftmaxMixer(PairMixer):
         return latent, latent.new_zeros(latent.shape[:-1])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs) -> Tensor:
-        """Compute attention with queries, keys and values `[B, H, n or M, 2D]`. Positions are already encoded in q and
-        k."""
+        """Compute attention with queries, keys and values `[B, H, n or M, 2D]`. q and k already include the
+        positions."""
         if self.config.distance_bias == "none" and pairs.key_valid is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         with without_autocast(q.device):

@@ -1,4 +1,5 @@
-"""Base class of the linear and the deep filter: a dense linear-Gaussian head, its states, and the public interface.
+"""Base class of the linear and the deep filter, with a dense linear-Gaussian head, its states, and the public
+interface.
 
 Filters process observations with missing components at irregular times. After each observation, they return the state
 in observation units with its covariance. Mode "recurrent" has a state of fixed size; mode "attention" uses every
@@ -25,10 +26,10 @@ class Token(NamedTuple):
     """One observation of each of B streams.
 
     Args:
-        value: `[B, P]`.
-        present: `[B, P]`, 1 if observed.
-        dt: Time since the last observation `[B]`; 0 for the first observation, whose prior is the initial state.
-        noise_scale: Factor `[B]` on the standard deviation of the measurement noise.
+        value: Observation, `[B, P]`.
+        present: 1 for observed components and 0 for missing ones, `[B, P]`.
+        dt: Time since the last observation, `[B]`. It is 0 for the first observation, whose prior is the initial state.
+        noise_scale: Factor of the standard deviation of the measurement noise, `[B]`.
     """
 
     value: Tensor
@@ -41,9 +42,9 @@ class Past(NamedTuple):
     """Earlier observations that attention uses.
 
     Args:
-        rows: `[B, C, …]` by name, from earlier calls.
+        rows: Rows that earlier calls returned, by name, `[B, C, …]`.
         lag: Time since each observation, `[B, C]`.
-        valid: `[B, C]`, 1 or 0.
+        valid: 1 if a row is valid and 0 otherwise, `[B, C]`.
     """
 
     rows: State
@@ -60,9 +61,10 @@ class FilterOutput(NamedTuple):
         weight: Robust weight of the observation.
         innovation, innovation_covariance: Innovation `[P]` (0 if missing) and its covariance `[P, P]`.
         nis: Normalised innovation squared.
-        log_likelihood: Log likelihood of the observation.
-        transition, predicted_mean, predicted_covariance, state_mean, state_covariance: For smoothing, in state
-            coordinates: `[n, n]`, `[n]`, `[n, n]`, `[n]`, `[n, n]`.
+        log_likelihood: Log-likelihood of the observation.
+        transition: Transition matrix in state coordinates, `[n, n]`, for smoothing.
+        predicted_mean, predicted_covariance: State before the observation in state coordinates, `[n]` and `[n, n]`.
+        state_mean, state_covariance: State after the observation in state coordinates, `[n]` and `[n, n]`.
     """
 
     mean: Tensor
@@ -102,19 +104,19 @@ class StateFilter(nn.Module):
 
     @abstractmethod
     def drift(self) -> Drift:
-        """Return the eigenpairs, or blocks, of the drift matrix."""
+        """Return the eigenpairs of the drift matrix, or its blocks if it is not diagonalisable."""
 
     @abstractmethod
     def sensor(self) -> Sensor:
-        """Return the observation matrix, the offset and the nominal noise."""
+        """Return the observation matrix, the offset and the nominal noise covariance."""
 
     @abstractmethod
     def robustness(self) -> Robustness:
-        """Return the weight rule and the parameters of the predictive density."""
+        """Return the parameters of the weight rule and of the predictive density."""
 
     @abstractmethod
     def init_state(self, batch: int) -> State:
-        """Return the state of a stream before its first observation."""
+        """Return the state of `batch` streams before their first observation."""
 
     @abstractmethod
     def step(self, token: Token, state: State) -> tuple[FilterOutput, State]:
@@ -125,20 +127,20 @@ class StateFilter(nn.Module):
         """Process one observation with exact attention over the earlier ones.
 
         Returns:
-            The output, the next state, from which `step` can continue, and the cache row `[B, …]` of this observation.
+            The output, the next state, from which `step` can continue, and the cache row of this observation, `[B, …]`.
         """
 
     def takes_passes(self) -> bool:
-        """Return whether `step` and `attend` accept the number of passes `[B]` for each observation, from 1 to
-        `inner`."""
+        """Return whether `step` and `attend` have the argument `passes` `[B]`, the number of passes for each
+        observation, from 1 to `inner`."""
         return False
 
     @abstractmethod
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
-        """Return the names and shapes of a cache row."""
+        """Return the shape of each part of a cache row, by name."""
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Return F, Q(dt), and the mean and covariance before the observation."""
+        """Return F(dt), Q(dt), and the mean and covariance before the observation."""
         f, q = transition(self.drift(), dt)
         return f, q, *propagate(mean, covariance, f, q)
 
@@ -162,14 +164,19 @@ class StateFilter(nn.Module):
         )
 
     def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
-        """Return the factors on the process and measurement covariance after `state`, `[B]` each."""
+        """Return the factors of the process and the measurement covariance after `state`, `[B]` each."""
         one = torch.ones_like(state["mean"][..., 0])
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Forecast observations at the times `horizon` `[F]` or `[B, F]` after the state.
+        """Forecast observations.
 
-        Returns mean `[B, F, P]` and covariance `[B, F, P, P]`.
+        Args:
+            state: State from which to forecast.
+            horizon: Times after the state, `[F]` or `[B, F]`.
+
+        Returns:
+            The mean `[B, F, P]` and the covariance `[B, F, P, P]`.
         """
         process, measurement = self.noise_scales(state)
         f, q = transition(self.drift(), horizon)
@@ -188,10 +195,13 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> Iterator[tuple[FilterOutput, State]]:
-        """Filter sequences `[B, N, P]` at `times` `[B, N]` float64 in the current mode, and yield each output and
-        state.
+        """Filter sequences in the current mode, and yield each output and state.
 
-        An initial state must contain the time of its last observation in `state["time"]`, `[B]` float64.
+        Args:
+            observation, present: Observations and their presence, `[B, N, P]`.
+            times: Times, `[B, N]` float64.
+            noise_scale: Factor of the standard deviation of the measurement noise, `[B, N]`. The default is 1.
+            state: Initial state. `state["time"]`, `[B]` float64, must contain the time of its last observation.
         """
         batch, length = observation.shape[:2]
         scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
@@ -222,8 +232,11 @@ class StateFilter(nn.Module):
         noise_scale: Tensor | None = None,
         state: State | None = None,
     ) -> tuple[FilterOutput, State]:
-        """Filter whole sequences with `walk`. Return the outputs `[B, N, …]` and the final state, from which filtering
-        can continue."""
+        """Filter complete sequences. Return the outputs `[B, N, …]` and the final state, from which filtering can
+        continue.
+
+        The arguments are those of `walk`.
+        """
         outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}

@@ -230,7 +230,7 @@ for mixer in ("afa", "radial_tangential"):
     try:
         LanguageModel(LanguageModelConfig(mixer=mixer, **sizes))
     except ValueError as error:
-        assert str(error).startswith(f"the mixer '{mixer}' is a system of the papers"), error
+        assert str(error).startswith(f"the mixer '{mixer}' is not part of the installed package"), error
     else:
         raise AssertionError(mixer)
 """

@@ -136,8 +136,7 @@ class Trainer:
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit, as one without
-        interruption."""
+        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit."""
         model, state = self.averaged, self.optimiser.state()
         if self.is_sharded:
             weights, state = gathered(model.state_dict()), gathered(state)

@@ -65,7 +65,7 @@ class SeriesBatch(NamedTuple):
         tokens: Tokens, `[B, N, FEATURES]`.
         ends: Number of cells up to the end of each token, `[B, N]`.
         asked: The horizons.
-        targets: Asinh((y - c) / s), `[B, N, K]`, where y are the values at the horizons, and c and s are the centre and
+        targets: asinh((y - c) / s), `[B, N, K]`, where y are the values at the horizons, and c and s are the centre and
             the scale of the token.
         weights: 1 if there is a target, else 0, `[B, N, K]`.
     """

@@ -1,1 +1,1 @@
-"""Robust Filter Attention over sequences."""
+"""Robust Filter Attention over sequences, as a reference implementation and as Triton kernels."""

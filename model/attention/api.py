@@ -26,7 +26,7 @@ AttentionImpl = Literal["auto", "reference", "triton"]
 
 
 def token_positions(length: int, cu_seqlens: Tensor | None, device: torch.device) -> Tensor:
-    """Return token positions `[N]`, counted from 0 in each packed sequence."""
+    """Return the token positions, counted from 0 in each packed sequence, `[N]`."""
     index = torch.arange(length, device=device)
     if cu_seqlens is None:
         return index
@@ -110,10 +110,17 @@ def runs_fused(
     times: Tensor | None = None,
     dynamics: Dynamics | None = None,
 ) -> bool:
-    """Return whether the fused kernels are used for heads of `width` real dimensions with these dynamics.
+    """Return whether the fused kernels are used for these inputs.
+
+    Args:
+        impl: Implementation that the caller requests.
+        device, dtype: Device and dtype of the inputs.
+        width: Number of real dimensions per head.
+        times: Times of the tokens, or None for token positions.
+        dynamics: Dynamics of the heads. If None, they are not checked.
 
     Raises:
-        ValueError: impl="triton" does not support the inputs. The message gives the reason.
+        ValueError: If impl="triton" does not support the inputs. The message contains the reason.
     """
     if impl == "reference" or (impl == "auto" and (device.type != "cuda" or _is_faster_eager(dtype, width))):
         return False
@@ -141,19 +148,19 @@ def robust_filter_attention(
         q, k, v: Tensors `[B, N, H, 2D]` of one floating dtype, with the D real parts followed by the D imaginary parts.
             For 16-bit inputs, the fused kernels compute scores in float32 and round rotated values to 16 bits.
         dynamics: Dynamics of the H heads. nu must be finite; the fused kernels accept nu up to 1e5 in 16 bits.
-        times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence. By
-            default 0, 1, …
+        times: Times `[N]` or `[B, N]` in the time unit of the dynamics, finite and non-decreasing in each sequence. The
+            default is 0, 1, …
         cu_seqlens: Cumulative lengths `[S + 1]`, int32, from 0 to N, of S sequences packed into a batch of one. Tokens
             attend only to their own sequence.
         kernel: "student_t" (robust) or "gaussian".
         impl: "reference" (eager, O(N²) memory), "triton" (fused, O(N) memory), or "auto", which uses the fused kernels
             on a GPU if they support the inputs and are faster.
-        horizon: Time by which the estimate is ahead of each query (RFA C.6). The horizon is added to every lag, and out
-            is rotated to the later time. The queries must be the values expected at that time, rotated back to the
-            present. Only the reference implementation supports a horizon.
+        horizon: Time from each query to its estimate (RFA C.6). The horizon is added to every lag, and out is rotated
+            to the later time. The queries must be the values expected at that time, rotated back to the time of the
+            query. Only the reference implementation supports a horizon.
 
     Returns:
-        out in the dtype of q; log_norm and precision in the computing dtype.
+        `AttentionResult` with out in the dtype of q, and log_norm and precision in the dtype of the computation.
 
     Raises:
         ValueError: If an argument is invalid, or impl="triton" does not support the inputs.

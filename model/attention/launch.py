@@ -1,8 +1,9 @@
-"""Launch parameters of the attention kernels, stored in a table.
+"""Table of launch parameters of the attention kernels.
 
-Entries for 16-bit inputs and heads of 64 or 128 neither spill registers in the main loop nor exceed the shared memory
-of a program (`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200; the others are the fastest in
-the cost model of `rfa bench cost`. Architectures without an entry use the next lower one, and widths the next larger.
+Kernels with the entries for 16-bit inputs and heads of 64 or 128 dimensions neither spill registers in the main loop
+nor exceed the shared memory of a program (`rfa bench aot` tests this). The sm_90 entries were the fastest on an H200;
+the others are the fastest in the cost model of `rfa bench cost`. Architectures without an entry use that of the next
+older architecture, and widths without an entry that of the next larger width.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 374 and 8,694; 383 and 8,840.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # The precision adds one sum per row.
+    # To compute the precision, one more sum per row is needed.
     "forward_precision": {
         # A100: 580 and 10,258; 494 and 10,037.
         # RTX 4090: 494 and 10,437; 454 and 9,967.
@@ -65,7 +66,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
-    # The gradient of precision adds up to 5 %.
+    # The gradient of precision takes up to 5 % more time.
     "backward_rows": {
         # A100: 743 and 16,525; 751 and 17,416.
         # RTX 4090: 616 and 15,033; 668 and 15,566.
@@ -76,7 +77,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 5090: 495 and 12,227; 544 and 13,043.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
-    # With the gradient of mu. The times include the gradient of precision.
+    # These kernels also compute the gradient of mu. The times include the gradient of precision.
     "backward_rows_decay": {
         # A100: 1,033 and 23,841; 834 and 17,934.
         # RTX 4090: 679 and 16,568; 685 and 15,783.
@@ -106,7 +107,14 @@ _FLOAT32: dict[int, Launch] = {64: Launch(32, 32, 8, 1), 128: Launch(32, 32, 8, 
 
 
 def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
-    """Return the launch parameters for heads of `width` in `dtype` on a device of `device_capability`."""
+    """Return the launch parameters of a kernel.
+
+    Args:
+        pass_name: Name of the kernel in the table.
+        device_capability: Compute capability of the device.
+        width: Number of real dimensions per head.
+        dtype: Dtype of the inputs.
+    """
     if dtype == torch.float32:
         by_width = _FLOAT32
     else:

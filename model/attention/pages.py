@@ -1,4 +1,4 @@
-"""Paged attention: the keys and values of many sequences are stored in pages of equal size.
+"""Compute attention over the keys and values of many sequences, which are stored in pages of equal size.
 
 The pages of a sequence may be anywhere in the pool, so a sequence can grow without moving other sequences. The fused
 kernel looks up the page of each block of keys.
@@ -14,7 +14,7 @@ from torch import Tensor
 from rfa.model.attention.reference import AttentionResult
 from rfa.runtime.text.config import Kernel
 
-# Keys per page, a multiple of every block size in the launch table.
+# Number of keys per page. It is a multiple of every block size in the launch table.
 PAGE_KEYS = 64
 # Smallest number of keys for which a table of distances is computed.
 LEAST_DISTANCES = 1024
@@ -25,7 +25,7 @@ class KeyPages(NamedTuple):
 
     Attributes:
         table: Page numbers of each sequence in order, `[S, most pages]` int32. Entries after the last page of a
-            sequence are unused.
+            sequence are not used.
         n_keys: Upper bound on the number of keys of all sequences.
         longest: Upper bound on the number of keys of one sequence.
     """
@@ -54,14 +54,14 @@ class PagedHeads:
     """Parameters of the heads of a trained layer, with the tables over lags that the fused kernel uses.
 
     Args:
-        heads: Scalars of the heads `[H, 6]` float32 (`triton.stack_heads`).
-        width: Real dimensions per head.
+        heads: Parameters of the heads, `[H, 6]` float32 (`triton.stack_heads`).
+        width: Number of real dimensions per head.
         dtype: Dtype of queries, keys and values.
         kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision.
 
     Attributes:
-        parameters: Same as `heads`.
+        parameters: The argument `heads`.
     """
 
     def __init__(self, heads: Tensor, width: int, dtype: torch.dtype, kernel: Kernel, *, with_precision: bool) -> None:
@@ -71,8 +71,8 @@ class PagedHeads:
         self._table: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
-        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple if the kernel uses
-        no table."""
+        """Return `triton_distant.Distances` for at least `longest` keys. Return an empty tuple if the kernel does not
+        use them."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
         count, table = self._table
@@ -93,6 +93,8 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
     Args:
         q: Queries `[T, H, 2D]` of all sequences.
         keys, values: Pools `[pages · PAGE_KEYS, H, 2D]` in the dtype of q.
+        heads: Parameters of the heads.
+        pieces: New tokens and pages of each sequence.
 
     Returns:
         out `[T, H, 2D]`, log_norm and precision `[T, H]`, float32. precision is `[0]` without `with_precision`.
@@ -116,7 +118,10 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of the pool that store the tokens with the indices `index` of a sequence, given the pages of the
-    sequence.
+    """Return the rows of the pool that store tokens of a sequence.
+
+    Args:
+        pages: Page numbers of the sequence, in order.
+        index: Indices of the tokens in the sequence.
     """
     return pages[index // PAGE_KEYS].long() * PAGE_KEYS + index % PAGE_KEYS

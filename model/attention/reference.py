@@ -24,13 +24,18 @@ from torch import Tensor
 from rfa.model.dynamics import Dynamics, decay, variance
 from rfa.runtime.text.config import Prior
 
-# Queries per block without gradients. 64 is the fastest of 16 to 256 at 2,048 tokens.
+# Number of queries per block if no gradients are computed. 64 is the fastest of 16 to 256 at 2,048 tokens.
 QUERY_BLOCK = 64
 
 
 class AttentionResult(NamedTuple):
-    """Result of attention: out `[B, N, H, 2D]`; log_norm and precision (the total precision of each row) `[B,
-    N, H]`."""
+    """Result of attention.
+
+    Attributes:
+        out: Estimates, `[B, N, H, 2D]`.
+        log_norm: Logarithm of the sum of the weights of each row, `[B, N, H]`.
+        precision: Total precision of each row, `[B, N, H]`.
+    """
 
     out: Tensor
     log_norm: Tensor
@@ -57,7 +62,7 @@ def _tables(dynamics: Dynamics, lag: Tensor, prior: Prior = "lyapunov") -> tuple
     """Return E, log P and P / nu at every lag, `[H, *lag.shape]`."""
     transport, spread = decay(dynamics.mu, lag), variance(dynamics, lag)
     nu = dynamics.nu.reshape(-1, *(1,) * lag.dim())
-    # The ablations use P at lag 0, either everywhere or only in the weight of the residual.
+    # In the ablations, P is that of lag 0, either everywhere or only in the weight of the residual.
     flat = (dynamics.eta2 + dynamics.gamma2).reshape(nu.shape).expand_as(spread)
     bias = flat if prior == "constant" else spread
     scale = spread if prior == "lyapunov" else flat
@@ -81,7 +86,7 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, *, with_precision: bool
 ) -> AttentionResult:
-    """Compute attention on rotated inputs: queries `[B, n, H, 2D]`, keys and values `[B, M, H, 2D]`."""
+    """Compute attention of rotated queries `[B, n, H, 2D]` over rotated keys and values `[B, M, H, 2D]`."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
@@ -119,9 +124,12 @@ def relative_attention(
     On a CPU without gradients, queries are processed in blocks, and memory is O(N).
 
     Args:
+        q, k, v: Rotated inputs, `[B, N, H, 2D]`.
+        dynamics: Dynamics of the heads.
+        kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision. Otherwise, the result contains zeros.
         prior: See `LanguageModelConfig`.
-        horizon: Added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
+        horizon: Time that is added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
     """
     length = q.shape[1]
     index = torch.arange(length, device=q.device)
@@ -149,13 +157,15 @@ def relative_attention(
 def banded_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """Compute RFA of rotated queries at times 0, 1, … over the `window` most recent keys, including their own.
+    """Compute RFA of rotated queries at times 0, 1, … over the `window` most recent keys, including that of the query.
 
-    Work and memory are O(N W): queries are processed in blocks, each with the keys in its windows.
+    Work and memory are O(N W), because queries are processed in blocks, each with the keys in its windows.
 
     Args:
         q: Queries `[B, N, H, 2D]`.
         k, v: Keys and values `[B, W - 1 + N, H, 2D]`, starting W - 1 tokens before the first query.
+        dynamics: Dynamics of the heads.
+        window: Number of keys W.
         is_token: Mask `[B, W - 1 + N]`, False for keys to ignore. It is True for the key of each query.
     """
     batch, length = q.shape[:2]
@@ -183,7 +193,8 @@ def banded_attention(
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """Compute `banded_attention` over all pairs at once, in O(N (N + W)), for exported graphs with unknown N."""
+    """Compute `banded_attention` over all pairs at once, in O(N (N + W)). This is for exported graphs, in which N is
+    unknown."""
     index = torch.arange(k.shape[1], device=q.device)
     lag = window - 1 + index[: q.shape[1], None] - index
     transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))
@@ -205,14 +216,16 @@ def attend(
     prior: Prior = "lyapunov",
     horizon: float = 0.0,
 ) -> AttentionResult:
-    """Compute RFA of rotated queries over any rotated keys, for a prefix cache or irregular times.
+    """Compute RFA of rotated queries over any rotated keys, for cached keys or irregular times.
 
     Args:
-        q: Queries `[B, n, H, 2D]` at `query_times` `[B, n]`.
-        k, v: Keys and values `[B, M, H, 2D]` at `key_times` `[B, M]`. Times `[1, n]` and `[1, M]` apply to the whole
-            batch.
+        q: Queries `[B, n, H, 2D]`.
+        k, v: Keys and values `[B, M, H, 2D]`.
+        dynamics: Dynamics of the heads.
+        query_times, key_times: Times `[B, n]` and `[B, M]`, or `[1, n]` and `[1, M]` if all rows have the same times.
         key_valid: Mask `[B, M]`, False for empty cache rows, which must contain finite numbers. The last n keys are
             those of the query tokens and are valid. A query attends to the valid keys up to its own.
+        kernel: "student_t" or "gaussian".
         prior, horizon: See `relative_attention`.
     """
     n, total = q.shape[1], k.shape[1]

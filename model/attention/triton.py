@@ -1,9 +1,9 @@
 """Fused Robust Filter Attention as torch operators: `fused_attention` and `fused_rotation`.
 
-The equations are in `reference.py`, the kernels in `triton_forward.py`, `triton_backward.py` and `triton_rotation.py`.
-Memory is O(N). Gradients are deterministic; second derivatives are not supported. The parameters of the heads are one
-tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. Times are sums of two float32 numbers relative to the first
-key.
+The equations are in `reference.py`, and the kernels in `triton_forward.py`, `triton_backward.py` and
+`triton_rotation.py`. Memory is O(N). Gradients are deterministic; second derivatives are not supported. The parameters
+of the heads are one tensor `heads` `[H, 6]`: mu, sigma2, eta2, gamma2, nu, tau. Times are sums of two float32 numbers
+relative to the first key.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from rfa.model.attention.triton_rotation import rotation
 from rfa.model.dynamics import Dynamics, rotate
 from rfa.runtime.text.config import KERNELS, Kernel, check_choice
 
-# Fields of `AttentionCall`, because torch schemas are flat.
+# Fields of `AttentionCall`. They are separate arguments, because schemas of torch do not support nested tuples.
 _CALL = (
     "Tensor q, Tensor k, Tensor v, Tensor heads, Tensor? query_stamps, Tensor? key_stamps, Tensor? query_starts, "
     "Tensor? key_starts, SymInt longest, SymInt longest_keys, bool is_gaussian, bool with_precision, "
     "bool needs_decay=True"
 )
-# Number of leading tensors in the call.
+# Number of tensors, which are the first fields of the call.
 _TENSORS = 8
 
 
@@ -43,7 +43,7 @@ def attention_op(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
 def _(*arguments: Any) -> tuple[Tensor, Tensor, Tensor]:
     call = AttentionCall(*arguments)
     rows = call.q.shape[:3]
-    # `empty_like` would promise the strides of a transposed q to compiled code.
+    # For a transposed q, `empty_like` would return other strides than the kernel does, on which compiled code relies.
     log_norm = call.heads.new_empty(rows)
     return call.q.new_empty(call.q.shape), log_norm, call.heads.new_empty(rows if call.with_precision else (0,))
 
@@ -102,7 +102,7 @@ attention_op.register_autograd(_gradient, setup_context=_save)
     "rfa::rotate", mutates_args=(), schema="(Tensor x, Tensor cos, Tensor sin, bool is_inverse) -> Tensor"
 )
 def rotate_op(x: Tensor, cos: Tensor, sin: Tensor, is_inverse: bool) -> Tensor:
-    """Rotate x `[B, N, H, 2D]` by a phase given as cosine and sine `[1 or B, N, H, D]`."""
+    """Rotate x `[B, N, H, 2D]` by a phase, of which `cos` and `sin` `[1 or B, N, H, D]` are the cosine and sine."""
     with torch.cuda.device_of(x):
         return rotation(x, cos, sin, is_inverse)
 
@@ -125,12 +125,14 @@ rotate_op.register_autograd(_rotate_back, setup_context=_save_phase)
 
 
 def fused_rotation(*tensors: Tensor, phase: Tensor, is_inverse: bool = False) -> tuple[Tensor, ...]:
-    """Multiply tensors `[B, N, H, 2D]` by e^{i phase} or e^{-i phase} and round to their dtype.
+    """Multiply tensors by e^{i phase} or, if `is_inverse`, by e^{-i phase}, and round to their dtype.
 
     Args:
+        tensors: Tensors `[B, N, H, 2D]`.
         phase: Wrapped phase `[N, H, D]` or `[B, N, H, D]`, float32.
+        is_inverse: Whether to rotate back.
     """
-    if phase.requires_grad:  # learned frequencies, because the kernel does not compute the gradient of the phase
+    if phase.requires_grad:  # the kernel does not compute the gradient of the phase
         turn = -phase if is_inverse else phase
         return tuple(rotate(x.float(), turn).to(x.dtype) for x in tensors)
     shape = (-1, *phase.shape[-3:])
@@ -145,8 +147,8 @@ def stack_heads(dynamics: Dynamics) -> Tensor:
 
 
 def _stamps(times: Tensor, origin: Tensor) -> Tensor:
-    """Return the times since `origin` as sums hi + lo of two float32 numbers, `[1 or B, n, 2]`, with 48 bits of
-    precision."""
+    """Return the times since `origin` as sums hi + lo of two float32 numbers with 48 bits of precision,
+    `[1 or B, n, 2]`."""
     since = times - origin
     high = since.to(torch.float32)
     return torch.stack([high, (since - high).to(torch.float32)], dim=-1)
@@ -188,17 +190,17 @@ def fused_attention(
 
     Args:
         q: Queries `[B, n, H, 2D]` in float32, float16 or bfloat16.
-        k, v: Keys and values `[B, M, H, 2D]`, M >= n, in the dtype of q. The last n keys belong to the queries; earlier
-            keys are a prefix cache.
+        k, v: Keys and values `[B, M, H, 2D]`, M >= n, in the dtype of q. The last n keys are those of the queries;
+            earlier keys are cached.
         dynamics: Dynamics of the heads.
-        query_times, key_times: Times `[n]` and `[M]`, or `[B, n]` and `[B, M]`. Default: the token positions.
+        query_times, key_times: Times `[n]` and `[M]`, or `[B, n]` and `[B, M]`. The default is the token positions.
         query_starts, key_starts: Cumulative lengths `[S + 1]` int32 of S sequences packed into a batch of one, each
             with at least one query. Set both or neither.
         kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision. Otherwise, the result contains zeros.
 
     Returns:
-        out in the dtype of q; log_norm and precision in float32.
+        `AttentionResult` with out in the dtype of q, and log_norm and precision in float32.
     """
     check_choice("kernel", kernel, KERNELS)
     for name, first, second in (("times", query_times, key_times), ("starts", query_starts, key_starts)):

@@ -43,7 +43,7 @@ from rfa.model.placement import capability_of
 
 
 class OutputGradients(NamedTuple):
-    """Gradients of out `[B, n, H, W]`, log_norm and precision `[B, n, H]`. precision may be None."""
+    """Gradients of out `[B, n, H, W]`, log_norm and precision `[B, n, H]`. The last one may be None."""
 
     out: Tensor
     log_norm: Tensor
@@ -68,7 +68,7 @@ def backward(
         call: Arguments of the forward pass.
         out, log_norm: Results of the forward pass.
         needs_heads: Whether to compute the gradients of the heads. Otherwise, they are 0.
-        row_blocks, column_blocks: Replace the entries of the launch table.
+        row_blocks, column_blocks: Launch parameters that replace those of the launch table.
 
     Returns:
         Contiguous gradients of q, k, v in their dtypes, and of heads `[H, 6]` in float32. In 16 bits, dO·out is
@@ -86,7 +86,7 @@ def backward(
     sizes = _sizes(call, queries)
     dq, dk, dv = (x.new_empty(x.shape) for x in (q, k, v))
     row_grid = (triton.cdiv(call.longest, rows.block_m), n_heads, sequences)
-    # Zeros, because blocks after the end of a packed sequence do not write.
+    # The sums are initialised with zeros, because programs after the end of a packed sequence do not write.
     sums = heads.new_zeros((n_heads, 6, row_grid[0] * sequences))
     _rows_kernel[row_grid](
         q, k, v, gradients.out, heads, queries, keys, *layout, dq, sums, *sizes, keys.shape[1],

@@ -1,4 +1,4 @@
-"""Gradient kernel over blocks of keys, for dk and dv."""
+"""Gradient kernel over blocks of keys, which computes dk and dv."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -38,8 +38,8 @@ def _columns_kernel(
 ):  # fmt: skip
     """Compute dk and dv of a block of keys.
 
-    The first loop processes the blocks with queries that do not follow all of the keys, and needs a mask. The second
-    loop processes the later blocks.
+    The first loop processes the blocks of queries that contain or precede some of the keys, and needs a mask. The
+    second loop processes the later blocks.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
@@ -106,7 +106,7 @@ def _columns_kernel(
     b_until = elapsed(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
     b_own_decay = transport(b_until, mu)  # [BN]
     b_own_phi = phi(b_until, b_own_decay, mu, inverse_mu)  # [BN]
-    # As in the kernel over rows.
+    # See the kernel over rows.
     STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
     gap = tl.cast(base + n_near * BM - last, tl.float32)
     gap_decay = transport(gap, mu)

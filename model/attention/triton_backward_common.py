@@ -1,4 +1,5 @@
-"""Device functions of the gradient kernels: phi, its slope, and the weights and gradients of each pair of tokens.
+"""Device functions of the gradient kernels. They compute phi, its slope, and the weights and gradients of each pair of
+tokens.
 
 The equations and the notation are in `triton_backward.py`.
 """
@@ -13,20 +14,19 @@ import triton.language as tl
 
 from rfa.model.attention.triton_score import LN2, LOG2E, log2, log2_of_one_plus, reciprocal, transport
 
-# log_norm of a missing row. Its weights vanish, and finite numbers remain finite.
+# log_norm of a row after the end of a sequence. It makes the weights of the row 0 without infinite or NaN numbers.
 NO_ROW = tl.constexpr(1e30)
-# For mu lag below this, the series of phi are exact in float32; above it, the quotients are.
+# If mu lag is below this, the series of phi are accurate in float32; otherwise, the quotients are.
 SMALL = tl.constexpr(0.25)
-# Number of values per key and per query, in blocks `[H, blocks, values, block]`.
+# Number of values per key and per query. They are stored as `[H, blocks, values, block]`.
 KEY_NUMBERS = tl.constexpr(7)
 QUERY_NUMBERS = tl.constexpr(9)
 
 
 @triton.jit
 def phi(lag, decay, mu, inverse_mu):
-    """Return the variance phi that is accumulated over a lag, given decay = E. If y = mu lag is small, it is the series
-    of lag E sinh(y) / y, otherwise the quotient (1 - E²) / (2 mu).
-    """
+    """Return the variance phi that is accumulated over a lag. `decay` is E. If y = mu lag is small, phi is computed as
+    the series of lag E sinh(y) / y, otherwise as the quotient (1 - E²) / (2 mu)."""
     y2 = (mu * lag) * (mu * lag)
     series = lag * decay * (1.0 + y2 * (1.0 / 6.0 + y2 * (1.0 / 120.0 + y2 * (1.0 / 5040.0))))
     return tl.where(mu * lag < SMALL, series, (0.5 - 0.5 * decay * decay) * inverse_mu)
@@ -34,7 +34,7 @@ def phi(lag, decay, mu, inverse_mu):
 
 @triton.jit
 def minus_phi_slope(lag, decay, accumulated, mu, inverse_mu):
-    """Return -dphi/dmu = (phi - lag E²) / mu, given accumulated = phi(lag). If mu lag is small, its series is used."""
+    """Return -dphi/dmu = (phi - lag E²) / mu, where `accumulated` is phi(lag). If mu lag is small, a series is used."""
     y = mu * lag
     series = 1.0 / 6.0 - y * (1.0 / 30.0 - y * (1.0 / 120.0 - y * (1.0 / 840.0)))
     series = lag * lag * decay * (1.0 - y * (1.0 / 3.0 - y * series))
@@ -46,7 +46,8 @@ def scaled_head(p_heads, i_head, DIMS: tl.constexpr, IS_GAUSSIAN: tl.constexpr):
     """Return the parameters of a head: mu, 1 / mu, sigma2, eta2, gamma2, 2 / nu, c, tau, nu and log_unit. Variances and
     2 / nu are in units of 2^log_unit.
 
-    The unit is the largest power of two that does not exceed the smallest V, unless V falls below a thousandth of V(0).
+    The unit is the largest power of two that does not exceed the smallest V or, if that is larger, a thousandth of
+    V(0).
     """
     p_head = p_heads + i_head * 6
     mu, sigma2, eta2 = tl.load(p_head), tl.load(p_head + 1), tl.load(p_head + 2)
@@ -77,7 +78,8 @@ def load_rows(p, start, o_row, m_row, stride_t, WIDTH: tl.constexpr, BLOCK_W: tl
 
 @triton.jit
 def stamps_at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
-    """Return the address of the stamps from `offset` on, or 0 without stamps, because Triton 3.6 cannot return None."""
+    """Return the address of the stamps from `offset` on. Without stamps, return 0, because Triton 3.6 cannot return
+    None."""
     if HAS_STAMPS:
         return p_stamps + offset
     else:
@@ -86,7 +88,7 @@ def stamps_at(p_stamps, offset, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def load_times(p_time, start, o_row, m_row, HAS_STAMPS: tl.constexpr):
-    """Return the times of the tokens start + o_row as hi + lo, or the token numbers without stamps."""
+    """Return the times of the tokens start + o_row as hi + lo. Without stamps, return the token numbers."""
     if HAS_STAMPS:
         p_row = p_time + tl.cast(start, tl.int64) * 2 + o_row * 2
         return tl.load(p_row, mask=m_row, other=0.0), tl.load(p_row + 1, mask=m_row, other=0.0)
@@ -106,7 +108,7 @@ def load_time(p_time, i_row, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def lag_numbers(b_lag, head):
-    """Return E, phi and V of pairs at a lag."""
+    """Return E, phi and V of pairs with the lag `b_lag`."""
     mu, inverse_mu, sigma2, eta2, gamma2 = head[0], head[1], head[2], head[3], head[4]
     b_decay = transport(b_lag, mu)
     b_phi = phi(b_lag, b_decay, mu, inverse_mu)
@@ -115,7 +117,8 @@ def lag_numbers(b_lag, head):
 
 @triton.jit
 def product(b_x, b_y, UPCAST: tl.constexpr):
-    """Return x y, with x in the dtype of y. UPCAST is for the interpreter, which cannot multiply bfloat16."""
+    """Return x y, where x is converted to the dtype of y. UPCAST is used in the interpreter, which cannot multiply
+    bfloat16."""
     if UPCAST:
         return tl.dot(b_x.to(b_y.dtype).to(tl.float32), b_y.to(tl.float32), input_precision="ieee")
     else:
@@ -129,8 +132,8 @@ def weigh(
 ):  # fmt: skip
     """Return p, log2 p, log2 V/U, 1 / U, match = -R² / 2, and d match / dE - E |k|² / 2 of every pair.
 
-    For the Gaussian kernel, 1 / V replaces 1 / U, and x replaces log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`; values
-    of queries and keys broadcast to them.
+    For the Gaussian kernel, 1 / V replaces 1 / U, and x replaces log2 V/U. Blocks are `[BM, BN]` or `[BN, BM]`, to
+    which the values of queries and keys are broadcast.
     """
     scale, power, tau = head[5], head[6], head[7]
     b_slope = b_decay * b_key + b_dot
@@ -162,9 +165,8 @@ def weigh(
 def differentiate(
     weighed, b_gain, b_offset, b_h, m_pair, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr
 ):
-    """Return dL, s, and the part of s that is due to the gradient h of the precision, for every pair, given b_gain = E
-    dO·v.
-    """
+    """Return dL, s, and the part of s that is due to the gradient h of the precision, for every pair. b_gain is E
+    dO·v."""
     b_p, _, b_fit, b_inverse, _, _ = weighed
     b_dl = b_p * (b_gain + b_offset)
     b_evidence = 0.0
@@ -181,7 +183,7 @@ def differentiate(
 def variance_slope(
     weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN: tl.constexpr, FAST: tl.constexpr
 ):  # fmt: skip
-    """Return m for every pair."""
+    """Return m of `triton_backward.py` for every pair."""
     _, _, b_fit, b_inverse, b_match, _ = weighed
     scale, power, tau = head[5], head[6], head[7]
     if IS_GAUSSIAN:
@@ -190,7 +192,7 @@ def variance_slope(
         # power - tau = tau nu / D.
         b_m = b_s - ((power - tau) / power) * b_dl * reciprocal(b_variance, FAST)  # [BM, BN]
     else:
-        # Factor out dL / V before the terms cancel.
+        # The common factor dL / V is factored out, because the terms nearly cancel.
         b_m = b_dl / b_variance * (tau / power + scale * b_match * b_inverse) + b_evidence  # [BM, BN]
     return b_m
 
@@ -203,7 +205,7 @@ def transport_gradient(weighed, b_gain, b_carried, b_decay, b_key, head):
 
 @triton.jit
 def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
-    """Return the gradient of nu, from Σ s · match and Σ dL log2 V/U."""
+    """Return the gradient of nu. b_sum_match is Σ s · match, and b_sum_fit is Σ dL log2 V/U."""
     scale, power, tau, nu = head[5], head[6], head[7], head[8]
     b_through_u = -(power * scale / nu) * b_sum_match
     return b_through_u if IS_GAUSSIAN else b_through_u + ((power - tau) / nu * LN2) * b_sum_fit
@@ -212,8 +214,7 @@ def nu_gradient(b_sum_match, b_sum_fit, head, IS_GAUSSIAN: tl.constexpr):
 @triton.jit
 def load_queries(p_query, STRIDE: tl.constexpr, HAS_PRECISION: tl.constexpr, FAST: tl.constexpr):
     """Load the values of a block of queries, [BM] each: -|q|² / 2, g - dO·out, log_norm as two numbers hi and lo, and
-    h. Values that the kernel does not use are arbitrary.
-    """
+    h. Values that the kernel does not use are undefined."""
     b_norm = tl.load(p_query + 2 * STRIDE)  # [BM]
     b_norm_low, b_h = b_norm, b_norm
     if not FAST:

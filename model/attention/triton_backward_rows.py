@@ -1,4 +1,4 @@
-"""Gradient kernel over blocks of queries, for dq and the gradients of the parameters of the heads."""
+"""Gradient kernel over blocks of queries, which computes dq and the gradients of the parameters of the heads."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -42,10 +42,10 @@ def _rows_kernel(
     HAS_PRECISION: tl.constexpr, NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr,
     FAST: tl.constexpr, UPCAST: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq of a block of queries, and its part of the gradients of the parameters of the head.
+    """Compute dq of a block of queries, and its contribution to the gradients of the parameters of the head.
 
-    The first loop processes the blocks of BD keys with keys that do not precede all of the queries, and needs a mask.
-    The second loop processes the earlier keys in blocks of BN.
+    The first loop processes the blocks of BD keys that contain or follow some of the queries, and needs a mask. The
+    second loop processes the earlier keys in blocks of BN.
     """
     # The longest programs run first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -82,7 +82,7 @@ def _rows_kernel(
         b_norm_low = tl.load(p_query + 3 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
     if HAS_PRECISION:
         b_h = tl.load(p_query + 4 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
-    # The position of a query is the number of its own key. Without stamps, it is the time.
+    # The position of a query is the index of its key, which is its time if there are no stamps.
     position = length - n_own + first
     i_time = first if HAS_STAMPS else position
     b_hi, b_lo = load_times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
@@ -140,8 +140,8 @@ def _rows_kernel(
     b_own_phi = phi(b_since, b_own_decay, mu, inverse_mu)  # [BM]
     b_own_fall = minus_phi_slope(b_since, b_own_decay, b_own_phi, mu, inverse_mu)  # [BM]
     o_key = tl.arange(0, BN)  # [BN]
-    # From near to far, E and phi of the gap follow from their sum rule over one block. In float32 they are computed
-    # again.
+    # Blocks are processed from near to far, and E and phi of the gap follow from those of the previous block. In
+    # float32, this recursion is too inaccurate, so they are computed for each block.
     STEPS: tl.constexpr = not HAS_STAMPS and p_q.dtype.element_ty != tl.float32
     gap = tl.cast(position - n_earlier * BN + 1, tl.float32)
     gap_decay = transport(gap, mu)

@@ -51,7 +51,7 @@ def _describe_keys(
     b_k = load_rows(p_own, start, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True).to(tl.float32)  # [BN, W]
     p_time = stamps_at(p_stamps, i_batch * stride_stamps + first * 2, HAS_STAMPS)
     b_hi, b_lo = load_times(p_time, start, o_key, m_key, HAS_STAMPS)  # [BN]
-    # The last block may be incomplete, but only complete blocks use these values.
+    # The values are only used for complete blocks, so the last block may have any reference time.
     last_hi, last_lo = load_time(p_time, tl.minimum(start + BN, length) - 1, HAS_STAMPS)
     b_lag = elapsed(last_hi, last_lo, b_hi, b_lo)  # [BN]
     b_decay = transport(b_lag, mu)  # [BN]
@@ -99,7 +99,7 @@ def _describe_queries(
     )
     o_row = (token + o_query) * n_heads + i_head  # [BM]
     b_g = tl.load(p_grad_log_norm + o_row, mask=m_query, other=0.0)  # [BM]
-    # float64, because an error here shifts all weights of a row.
+    # This is computed in float64, because its error changes all weights of a row.
     b_norm = tl.load(p_log_norm + o_row, mask=m_query, other=0.0).to(tl.float64) / 0.6931471805599453  # [BM]
     b_norm += tau.to(tl.float64) * log_unit
     b_high = tl.where(m_query, b_norm.to(tl.float32), NO_ROW)  # [BM]
@@ -136,7 +136,7 @@ def _normalise_rows(
 ):  # fmt: skip
     """Recompute log_norm and dO·out in float32 from the weights that the other gradient kernels compute.
 
-    The rounding of the saved `out` and `log_norm` would shift all dL of a row, whose sums nearly cancel.
+    Rounding errors of the saved `out` and `log_norm` would change all dL of a row, whose sums nearly cancel.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)

@@ -1,4 +1,4 @@
-"""Division of sequences into blocks, for the forward and backward kernels.
+"""Divide sequences into blocks, for the forward and backward kernels.
 
 A batch contains one sequence per row or, if it is packed, several sequences in one row that begin at `starts`. A block
 never contains tokens of two sequences.
@@ -44,9 +44,10 @@ def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.co
 
 @triton.jit
 def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
-    """Return the row of the first key of a block. In a paged cache, the row lies in the page that contains the block.
+    """Return the row of the first key of a block. In a paged cache, the row is in the page that contains the block.
 
-    p_pages: pages of the sequence, in order. PAGE: keys per page, a multiple of BLOCK, or 0 if the keys are not paged.
+    p_pages: Pages of the sequence, in order. PAGE: Number of keys per page, which is a multiple of BLOCK. It is 0 if
+    the keys are not paged.
     """
     first = tl.cast(i_block, tl.int64) * BLOCK
     if PAGE == 0:
@@ -57,7 +58,7 @@ def block_place(p_pages, i_block, BLOCK: tl.constexpr, PAGE: tl.constexpr):
 
 @triton.jit
 def elapsed(hi, lo, earlier_hi, earlier_lo):
-    """Return the time between two stamps hi + lo, >= 0."""
+    """Return the time between two stamps hi + lo, which is at least 0."""
     return tl.maximum((hi - earlier_hi) + (lo - earlier_lo), 0.0)
 
 
@@ -72,9 +73,8 @@ def blocks_of(n_tokens: int, block: int) -> int:
 
 
 def all_blocks(n_tokens: int, sequences: int, block: int, is_packed: bool) -> int:
-    """Return the number of blocks of all sequences. A packed sequence may need one more block, because it starts in a
-    new one.
-    """
+    """Return the number of blocks of all sequences. If sequences are packed, each may need one more block, because no
+    block contains tokens of two sequences."""
     return n_tokens // block + sequences if is_packed else sequences * blocks_of(n_tokens, block)
 
 
@@ -84,5 +84,5 @@ def last_contiguous(x: Tensor) -> Tensor:
 
 
 def batch_stride(stamps: Tensor | None) -> int:
-    """Return the stride between the stamps of two batch rows, or 0 if all rows share them."""
+    """Return the stride between the stamps of two batch rows. Return 0 if all rows have the same stamps."""
     return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

@@ -12,7 +12,7 @@ from rfa.model.attention.triton_blocks import LENGTHS, block_place, elapsed, fir
 from rfa.model.attention.triton_distant import is_slow_head
 from rfa.model.attention.triton_score import exponential, spread
 
-# Values per key: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; and K for distant blocks (`triton_distant.py`).
+# Number of values per key: E(s); sigma2 phi(s) + eta2 E(s)²; |k|² / 2; and K for distant blocks (`triton_distant.py`).
 COLUMNS = tl.constexpr(4)
 
 
@@ -23,7 +23,7 @@ def _describe_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BN: tl.constexpr, HAS_STAMPS: tl.constexpr, IS_PACKED: tl.constexpr,
     PAGE: tl.constexpr,
 ):  # fmt: skip
-    """Store the values of one block. p_pages are the pages of its sequence."""
+    """Store the values of one block. p_pages points to the pages of its sequence."""
     mu = tl.load(p_heads + i_head * 6)
     sigma2 = tl.load(p_heads + i_head * 6 + 1)
     eta2 = tl.load(p_heads + i_head * 6 + 2)
@@ -40,7 +40,7 @@ def _describe_block(
     b_k = tl.load(p_row + place[:, None] * stride_kt + o_w[None, :], mask=m_k, other=0.0).to(tl.float32)  # [BN, W]
     if HAS_STAMPS:
         p_time = p_stamps + i_batch * stride_stamps
-        # Only complete blocks are used. For the last block of a sequence, any key can be the anchor.
+        # The values are only used for complete blocks, so the anchor of the last block may be any key.
         p_anchor = p_time + (first + tl.minimum(i_block * BN + BN, length) - 1) * 2
         b_hi = tl.load(p_time + token * 2, mask=m_key, other=0.0)
         b_lo = tl.load(p_time + token * 2 + 1, mask=m_key, other=0.0)

@@ -8,8 +8,8 @@ it is smooth. For each column c, its Chebyshev series in the row r is cut after 
 
 This is a product [BM, TERMS] @ [TERMS, BN] of float16 numbers. Large coefficients and T_2 are split into high and low
 parts, and two terms subtract the shift of the row. The second factor depends only on the head and on the distance of
-the blocks. A table over distances is computed here with less work than the pairs by a factor of BM. Blocks at the
-queries themselves have only BM lags. A second table contains E, V and log V of each of these lags.
+the blocks. The table over distances that is computed here takes BM times less work than all pairs. In the blocks that
+contain the queries, there are only BM different lags. A second table contains E, V and log V of each of these lags.
 
 Error: the kernel compares the product with the exact f for all pairs of the blocks. If a difference of exponents
 exceeds BOUND (a relative error of the weights of 1.7e-4), the distance is marked to be computed exactly. Beyond
@@ -36,22 +36,22 @@ from rfa.model.placement import capability_of
 ORDERS = tl.constexpr(10)
 # Number of Chebyshev nodes, padded to the size of a matrix product.
 NODES = tl.constexpr(16)
-# Terms: 1 and T_1 with high, low; T_2 high, high, low with high, low, high; T_3 …; the shift of the row with 1.
+# Number of terms. They are 1 and T_1, each with the high and the low part of the coefficient; T_2, as the products high
+# high, high low and low high; T_3 and further orders; and the high and the low part of the shift of the row.
 TERMS = tl.constexpr(16)
-# Values per lag BM … 1 - BM, where negative lags are clamped to 0: E; V; tau (kappa - 1) log2 V; 0.
+# Number of values for each lag from BM to 1 - BM: E; V; tau (kappa - 1) log2 V; 0. Negative lags are clamped to 0.
 LAG_NUMBERS = tl.constexpr(4)
 SHIFT_TERM = tl.constexpr(14)
 BOUND = tl.constexpr(2.0**-12)
 LARGEST_SHIFT = tl.constexpr(1024.0)
-# E may be part of the exponent of a weight if it is above 2^-LIGHT_EXPONENT.
+# If E is above 2^-LIGHT_EXPONENT, it may be included in the exponent of a weight.
 LIGHT_EXPONENT = tl.constexpr(60.0)
 
 
 @triton.jit
 def is_slow_head(mu, BN: tl.constexpr):
-    """Return whether mu is so small that phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant
-    block. Otherwise, phi = (1 - E²) / (2 mu) must be used.
-    """
+    """Return whether phi(u + s) = phi(u) + E(u + s)² phi(s) / E(s)² is accurate for a distant block, because mu is
+    small. Otherwise, phi = (1 - E²) / (2 mu) must be used."""
     return 2.0 * mu * BN < 1.0
 
 
@@ -70,18 +70,16 @@ def _low(x):
 
 @triton.jit
 def _order(o_term):
-    """Return the order of the Chebyshev polynomial of a term. For the terms with the shift of the row, it is ORDERS or
-    more.
-    """
+    """Return the order of the Chebyshev polynomial of a term. For the terms that contain the shift of the row, it is at
+    least ORDERS."""
     lowest = tl.where(o_term < 2, 0, tl.where(o_term < 4, 1, 2))
     return tl.where(o_term < 7, lowest, o_term - 4)
 
 
 @triton.jit
 def _cosine(i_step):
-    """Return cos(pi i / (2 ORDERS)) for i >= 0. It is computed as the sine of an angle of at most a quarter turn, by a
-    series.
-    """
+    """Return cos(pi i / (2 ORDERS)) for i >= 0. It is computed by the series of the sine of an angle of at most a
+    quarter turn."""
     step = i_step.to(tl.float32)
     from_turn = step - 4 * ORDERS * tl.floor(step * (0.25 / ORDERS) + 0.5)
     x = (ORDERS - tl.abs(from_turn)) * (1.5707963267948966 / ORDERS)
@@ -158,7 +156,7 @@ def table_kernel(
     constant = (slope + tau) * (tl.log2(nu) - 1.0)
     gap = (i_distance * BN + 1).to(tl.float32)
     before_anchor = (BN - 1 - tl.arange(0, BN)).to(tl.float32)  # [BN]
-    # For a light distance, the table includes the exponent of E.
+    # If E is above 2^-LIGHT_EXPONENT at this distance, the table includes the exponent of E.
     transported = tl.where(i_distance < n_light_distances(mu, BM, BN), mu * LOG2E, 0.0)
 
     o_term = tl.arange(0, TERMS)  # [TERMS]
@@ -231,9 +229,8 @@ class Distances(NamedTuple):
 
 
 def forward_launch(device: torch.device, width: int, dtype: torch.dtype, with_precision: bool) -> Launch:
-    """Return the launch parameters of the forward pass. Without a GPU, they are those of the oldest architecture in the
-    table.
-    """
+    """Return the launch parameters of the forward pass. Without a GPU, return those of the oldest architecture in the
+    table."""
     name: PassName = "forward_precision" if with_precision else "forward"
     return launch(name, capability_of(device), width, dtype)
 
@@ -242,8 +239,16 @@ def distances(
     heads: Tensor, width: int, dtype: torch.dtype, longest: int, *, with_precision: bool,
     blocks: Launch | None = None,
 ) -> Distances:  # fmt: skip
-    """Compute the tables for up to `longest` keys. They are valid for 16-bit inputs, times that are token positions,
-    and the Student-t kernel.
+    """Compute the tables for up to `longest` keys. They are valid for 16-bit inputs and the Student-t kernel, if times
+    are token positions.
+
+    Args:
+        heads: Parameters of the heads, `[H, 6]`.
+        width: Number of real dimensions per head.
+        dtype: Dtype of the inputs.
+        longest: Number of keys.
+        with_precision: Whether the forward pass computes the precision.
+        blocks: Launch parameters that replace those of the launch table.
     """
     shape = blocks or forward_launch(heads.device, width, dtype, with_precision)
     n_heads, count = heads.shape[0], blocks_of(longest, shape.block_n)

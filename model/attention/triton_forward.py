@@ -1,14 +1,15 @@
-"""Fused forward pass of Robust Filter Attention: out, log_norm and precision in one pass over the keys, O(N) memory.
+"""Fused forward pass of Robust Filter Attention. It computes out, log_norm and precision in one pass over the keys.
 
-The equations are in `triton_score.py`, the reference is `reference.py`. A program owns the queries at positions
-P0 … P0 + BM - 1 of one head and sequence (position p is the token of key p) and processes the keys in blocks of BN:
+Memory is O(N). The equations are in `triton_score.py`, and the reference implementation is in `reference.py`. A program
+processes the queries at positions P0 … P0 + BM - 1 of one head and sequence (position p is the token of key p). It
+reads the keys in blocks of BN:
 
-* First, the blocks at P0 … P0 + BM - 1, with a mask, a lag per pair and a running maximum. If distant blocks use a
-  table, E and V of these lags come from a table too. Afterwards, the maximum of a row shifts its exponents permanently.
-  The token's own key is among these keys, so no row underflows. If the sum of a row exceeds LIMIT, its program
-  processes all keys again with a running maximum.
-* Then the blocks before them, without a mask or a maximum. An anchor (the last key of the block) lies between these
-  keys and the queries, so E and V follow from factors of rows and columns, with s = anchor - key and
+* First, it reads the blocks at P0 … P0 + BM - 1, with a mask, a lag per pair and a running maximum. If distant blocks
+  use a table, E and V of these lags are also read from a table. Afterwards, the exponents of a row are shifted by its
+  maximum, which remains fixed. The key of the query's token is among these keys, so no row underflows. If the sum of a
+  row exceeds LIMIT, the program processes all keys again with a running maximum.
+* Then it reads the blocks before them, without a mask or a maximum. An anchor (the last key of the block) is between
+  these keys and the queries, so E and V follow from factors of rows and columns, with s = anchor - key and
   u = query - anchor, without cancellation and for any mu >= 0:
 
       E = E(u) E(s)     V = [sigma2 phi(u) + gamma2] + E(u)² [sigma2 phi(s) + eta2 E(s)²]
@@ -19,8 +20,8 @@ P0 … P0 + BM - 1 of one head and sequence (position p is the token of key p) a
   a table (`triton_distant.py` states the error). E is part of the exponent of a weight if it is above 2^-60, and is
   divided out of the sum of the weights.
 
-Layout: q [B, n, H, W], k and v [B, M, H, W], where W = 2D is even and 16 … 256; float32, float16 or bfloat16,
-accumulated in float32. float16 weights are scaled by 2^HEADROOM, because they vanish below 2^-24.
+Layout: q [B, n, H, W], k and v [B, M, H, W], where W = 2D is from 16 to 256. Inputs are float32, float16 or bfloat16,
+and sums are accumulated in float32. float16 weights are scaled by 2^HEADROOM, because they underflow below 2^-24.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from rfa.model.attention.triton_columns import COLUMNS, _columns_kernel
 from rfa.model.attention.triton_distant import Distances, distances, forward_launch
 from rfa.model.attention.triton_forward_kernel import _forward_kernel
 
-# Maximum number of programs that compute values of paged keys: one or two waves on a GPU.
+# Maximum number of programs that compute values of paged keys. A GPU runs them in one or two waves.
 COLUMN_PROGRAMS = 4096
 
 
@@ -53,10 +54,12 @@ def forward(
     """Compute out, log_norm and precision of rotated, validated inputs.
 
     Args:
-        pages: Pages of the keys in k and v, for packed sequences without stamps. Default: start at `key_starts`.
-        out_dtype: Dtype of out. Default: that of q.
-        table: Result of `distances` for these heads and at least as many keys. Default: computed here.
-        blocks: Replaces the entry of the launch table. `block_n` must divide `block_m`.
+        call: Arguments of the operator.
+        pages: Pages of the keys in k and v, for packed sequences without stamps. By default, sequences start at
+            `key_starts`.
+        out_dtype: Dtype of out. The default is that of q.
+        table: Result of `distances` for these heads and at least as many keys. By default, it is computed here.
+        blocks: Launch parameters that replace those of the launch table. `block_n` must divide `block_m`.
 
     Returns:
         out `[B, n, H, W]`, log_norm and precision `[B, n, H]` float32. precision is `[0]` without `with_precision`.
@@ -128,9 +131,8 @@ def _options(call: AttentionCall, shape: Launch) -> dict[str, Any]:
 
 
 def _table(call: AttentionCall, shape: Launch, longest_keys: int, table: Distances | None) -> Distances | None:
-    """Return the table of distances, or None if it does not apply. It applies to the Student-t kernel if times are
-    token positions and inputs have 16 bits; it is too inaccurate for float32.
-    """
+    """Return the table of distances. Return None if it cannot be used, which is the case for stamps, the Gaussian
+    kernel, and float32, for which it is too inaccurate."""
     if call.query_stamps is not None or call.is_gaussian or call.q.dtype == torch.float32:
         return None
     if table is None:

@@ -1,4 +1,4 @@
-"""Device functions of the forward pass: accumulate one block of keys into the rows of a block of queries."""
+"""Device functions of the forward pass, which add one block of keys to the sums of a block of queries."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -22,9 +22,9 @@ from rfa.model.attention.triton_score import (
     spread,
 )
 
-# Initial shift of a row, below every logit but finite, so that differences are finite.
+# Initial shift of a row. It is less than every logit, and finite so that differences are finite.
 NOTHING = tl.constexpr(-1.0e30)
-# Head width above which the decays of columns are loaded in every iteration to save registers.
+# If BN times the head width is above this, the decays of columns are loaded in every iteration to save registers.
 KEPT_DECAYS = tl.constexpr(4096)
 
 
@@ -41,7 +41,7 @@ def decayed(b_exponent, IS_EXACT: tl.constexpr):
 def half_residual2(b_decay, b_dot, b_half_q2, b_half_k2):
     """Return R² / 2 of every pair, [BM, BN]."""
     b_match = b_half_q2 - b_decay * (b_dot - b_decay * b_half_k2)  # [BM, BN]
-    # By default, a maximum prefers a number to NaN, which would make an invalid input the best match.
+    # By default, the maximum of a number and NaN is the number, so that NaN would become the best match.
     return tl.maximum(b_match, 0.0, propagate_nan=tl.PropagateNan.ALL)  # [BM, BN]
 
 
@@ -73,7 +73,7 @@ def logits(
 
 @triton.jit
 def accumulate(b_out, b_weight, b_decay, b_v, INTERPRETED: tl.constexpr):
-    """Return out + (weight · E) v. The first factor of the product is rounded to the dtype of v."""
+    """Return out + (weight · E) v. weight · E is rounded to the dtype of v."""
     b_transported = b_weight * b_decay  # [BM, BN]
     if INTERPRETED and b_v.dtype == tl.bfloat16:
         return tl.dot(b_transported, b_v.to(tl.float32), b_out, input_precision="ieee")
@@ -123,9 +123,8 @@ def masked_block(
     IS_GAUSSIAN: tl.constexpr, WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add any block of keys to the state, and return the new state. This uses a causal mask, a lag per pair and a
-    running maximum.
-    """
+    """Add any block of keys to the state, and return the new state. A causal mask, a lag per pair and a running maximum
+    are used."""
     mu, sigma2, eta2, gamma2, nu, tau, kappa = head
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     o_key = i_block * BN + tl.arange(0, BN)  # [BN]
@@ -164,14 +163,13 @@ def near_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PAGE: tl.constexpr,
     WITH_PRECISION: tl.constexpr, HEADROOM: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add a block as `masked_block` does, but with E, V and log V from the table of lags. i_near is the index of the
-    block, counted from the block of the first query.
-    """
+    """Add a block like `masked_block`, with E, V and log V from the table of lags. i_near is the index of the block
+    relative to the block of the first query."""
     nu, tau, kappa = head[4], head[5], head[6]
     b_k, b_v = load_any_block(p_k, p_v, p_pages, stride_kt, stride_vt, i_block, length, WIDTH, BLOCK_W, BN, PAGE)
     b_half_k2 = tl.load(p_columns + tl.cast(i_block, tl.int64) * (COLUMNS * BN) + 2 * BN + tl.arange(0, BN))  # [BN]
     p_row = p_lags + (BM + i_near * BN - tl.arange(0, BM)) * LAG_NUMBERS  # [BM]
-    # The offset has 64 bits, so that the distance between two columns becomes part of the load.
+    # With a 64-bit offset, the compiler includes the distance between two columns in the load instruction.
     p_lag = p_row[:, None] + (tl.arange(0, BN).to(tl.int64) * LAG_NUMBERS)[None, :]  # [BM, BN]
     b_decay, b_variance, b_level = numbers_of_lags(p_lag, FAST)  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
@@ -248,9 +246,9 @@ def distant_block(
 ):  # fmt: skip
     """Add a complete block of distant keys, for which a matrix product gives log V and the shifts of the rows.
 
-    IS_LIGHT: whether the exponents in the table include that of E. The sums are then those of weight · E · factor /
-    E(s). Returns out, Σ weight and Σ 2 / (nu U), where both sums are split over LANES. Unless IS_LIGHT, -out is
-    returned instead of out, because -q·k would cost an instruction.
+    If IS_LIGHT, the exponents in the table include that of E, and the sums are those of weight · E · factor / E(s).
+    Return out, Σ weight and Σ 2 / (nu U), where both sums are split over LANES. Unless IS_LIGHT, -out is returned
+    instead of out, because computing -q·k would take another instruction.
     """
     b_k, b_v = load_whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]
@@ -260,7 +258,7 @@ def distant_block(
     b_terms = tl.load(p_table + o_table)  # [TERMS, BN]
     b_minus_decay = b_minus_query_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
     b_dot = similarity(b_q, b_k, INTERPRETED)  # [BM, BN]
-    # Written as sums, these would become the accumulators of a product and wait for each other.
+    # As sums, these would be compiled to the accumulators of one product, and each would wait for the previous one.
     b_match = tl.fma(b_minus_decay, tl.broadcast_to(b_key_total[None, :], (BM, BN)), b_dot)  # [BM, BN]
     b_total = tl.fma(b_minus_decay, b_match, tl.broadcast_to(b_query_total[:, None], (BM, BN)))  # [BM, BN] nu U / 2
     b_level = tl.dot(b_row_terms, b_terms)  # [BM, BN]
@@ -287,7 +285,8 @@ def distant_addresses(p_k, p_v, p_columns, i_block, stride_kt, stride_vt, BN: tl
 
 @triton.jit
 def n_exact_distances(p_marks, n_distances):
-    """Return the number of distances that are computed exactly. All later ones of `n_distances` may use the table."""
+    """Return the number of distances that are computed exactly. The table may be used for all later ones of
+    `n_distances`."""
     first = 0
     for start in range(0, n_distances, 128):
         o_distance = start + tl.arange(0, 128)
@@ -298,7 +297,7 @@ def n_exact_distances(p_marks, n_distances):
 
 @triton.jit
 def load_head(p_heads, i_head, WIDTH: tl.constexpr):
-    """Load mu, sigma2, eta2, gamma2, nu, tau and compute kappa. Each loop loads them again to save registers."""
+    """Load mu, sigma2, eta2, gamma2, nu and tau, and compute kappa. Each loop loads them again to save registers."""
     mu = tl.load(p_heads + i_head * 6, volatile=True)
     sigma2 = tl.load(p_heads + i_head * 6 + 1, volatile=True)
     eta2 = tl.load(p_heads + i_head * 6 + 2, volatile=True)

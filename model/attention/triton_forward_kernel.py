@@ -1,4 +1,4 @@
-"""The kernel of the forward pass. The algorithm is described in `triton_forward.py`."""
+"""Kernel of the forward pass. The algorithm is described in `triton_forward.py`."""
 
 # Triton kernels have no type annotations.
 # mypy: disable-error-code="no-untyped-def"
@@ -31,7 +31,7 @@ from rfa.model.attention.triton_forward_blocks import (
 )
 from rfa.model.attention.triton_score import LANES, LN2, accumulated, exponential
 
-# Smallest U as a share of |q|², above the rounding of R² where q and E k cancel.
+# Smallest U as a share of |q|². It is larger than the rounding error of R² if q and E k cancel.
 ROUNDING = tl.constexpr(2.0**-18)
 
 
@@ -145,7 +145,7 @@ def _forward_kernel(
         b_far_decay = tl.where(b_shift > NOTHING, b_row_decay, 0.0)  # [BM]
         b_far_process = tl.where(b_shift > NOTHING, process_scale * b_row_process, 0.0)  # [BM]
         b_row_terms = shifted_row_terms(p_rows, b_shift, BM)  # [BM, TERMS]
-        # From near to far, transport and process of the gap follow from their sum rule over one more block.
+        # Blocks are processed from near to far, and E and phi of the gap follow from those of the previous block.
         gap = tl.cast((n_earlier - n_distant) * BN + 1, tl.float32)
         gap_decay = exponential(-mu * gap)
         gap_process = process_scale * accumulated(gap, exponential(-2.0 * mu * gap), mu)
@@ -154,7 +154,7 @@ def _forward_kernel(
         b_key_decay = exponential(-mu * (BN - 1 - tl.arange(0, BN)).to(tl.float32))  # [BN]
         n_nearer = n_earlier - n_distant
         n_light = tl.minimum(tl.maximum(n_light_distances(mu, BM, BN) - n_nearer, 0), n_distant)
-        # If E is divided out of sums, the divisors are factors that a light distance bounds.
+        # If the sums are divided by E, the divisors are at least 2^-LIGHT_EXPONENT.
         light_mu = tl.where(n_light > 0, mu, 0.0)
         factor = 1.0 / exponential(-light_mu * gap)
         block_factor = 1.0 / exponential(-light_mu * BN)

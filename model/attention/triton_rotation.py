@@ -24,7 +24,7 @@ BLOCK = 2048
 WARPS = 4
 
 
-# One variant for all lengths, as in `triton_blocks.py`.
+# The kernel is not specialised for lengths; see `triton_blocks.py`.
 @triton.jit(do_not_specialize=["n_rows", "n_phases"])
 def _rotation_kernel(
     p_x, p_cos, p_sin, p_out, n_rows, n_phases,

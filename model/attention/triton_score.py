@@ -1,4 +1,4 @@
-"""Device functions for the score of a pair of tokens: lag, E, V, U.
+"""Device functions that compute the lag, E, V, U and the score of a pair of tokens.
 
 Source: Racioppo, Robust Filter Attention, section 3, as in `reference.py`, with the division by V moved out of the
 logit:
@@ -21,14 +21,14 @@ import triton.language as tl
 
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
-# For mu lag below this, the series of phi is exact in float32; above it, the quotient is.
+# If mu lag is below this, the series of phi is accurate in float32; otherwise, the quotient is.
 SMALL_EXPONENT = tl.constexpr(0.5)
-# The same limit for 16-bit results and a series of five terms.
+# Limit of mu lag for 16-bit results, which use a series of five terms.
 COARSE_EXPONENT = tl.constexpr(0.125)
 # ln 2 = LN2_HIGH + LN2_LOW. Products of LN2_HIGH with integers are exact.
 LN2_HIGH = tl.constexpr(0.693145751953125)
 LN2_LOW = tl.constexpr(1.428606820309417e-06)
-# Number of threads that share a row of a matrix product, each with two of eight adjacent columns.
+# Number of threads that compute a row of a matrix product. Each computes two of eight adjacent columns.
 LANES = tl.constexpr(4)
 
 
@@ -83,10 +83,11 @@ def transport(lag, mu):
 
 @triton.jit
 def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
-    """Return phi(lag), given `transport2` = E². It is the quotient (1 - E²) / (2 mu), a series if the terms of the
-    quotient cancel, or lag if mu = 0.
+    """Return phi(lag), where `transport2` is E². It is computed as the quotient (1 - E²) / (2 mu), as a series if the
+    terms of the quotient cancel, or as lag if mu = 0.
 
-    IS_EXACT: whether the result is accurate to rounding rather than to 3e-6, which suffices for 16-bit inputs.
+    If IS_EXACT, the result is accurate to rounding. Otherwise, its error is 3e-6, which is sufficient for 16-bit
+    inputs.
     """
     x = 2.0 * mu * lag
     if IS_EXACT:
@@ -107,5 +108,5 @@ def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
 
 @triton.jit
 def spread(lag, transport2, mu, sigma2, eta2, gamma2, IS_EXACT: tl.constexpr = True):
-    """Return V, where `transport2` = E²."""
+    """Return V at a lag, where `transport2` is E²."""
     return sigma2 * accumulated(lag, transport2, mu, IS_EXACT) + eta2 * transport2 + gamma2

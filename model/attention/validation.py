@@ -1,4 +1,4 @@
-"""Input validation of Robust Filter Attention.
+"""Validate the inputs of Robust Filter Attention.
 
 `fused_refusal` checks the limits of the fused kernels; the other checks apply to every implementation. Checks of values
 are skipped in compiled graphs.
@@ -24,8 +24,8 @@ FUSED_WIDTHS = (16, 256)
 # eager code, and 4 (width 64), 8 (128) or 180 (256, with spills) in the kernels, as estimated by
 # `benchmarks/cost/gpus.py`.
 AUTO_FLOAT32_WIDTH = 128
-# Largest nu, and largest nu tau, in 16 bits. Beyond it, tau (kappa - 1) log V - tau kappa log U is inaccurate in
-# float32.
+# Largest nu, and largest nu tau, in 16 bits. For larger values, tau (kappa - 1) log V - tau kappa log U is inaccurate
+# in float32.
 FUSED_NU = 1e5
 # The first NVIDIA architecture with bfloat16 products.
 FUSED_CAPABILITY = (8, 0)
@@ -33,7 +33,11 @@ HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
-    """Check that q, k and v share shape `[B, N, H, 2D]`, floating dtype and device, and match the dynamics."""
+    """Check that q, k and v have the same shape `[B, N, H, 2D]`, floating dtype and device, and match the dynamics.
+
+    Raises:
+        ValueError: If a tensor is invalid. The message names it.
+    """
     if q.dim() != 4:
         raise ValueError(f"q must have shape [B, N, H, 2D], got {list(q.shape)}")
     for name, tensor in (("k", k), ("v", v)):
@@ -57,7 +61,11 @@ def check_inputs(q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics) -> None:
 
 
 def check_dynamics(dynamics: Dynamics) -> None:
-    """Check that the parameters of the heads have shape `[H]` and valid values, and that nu is finite."""
+    """Check that the parameters of the heads have shape `[H]` and valid values, and that nu is finite.
+
+    Raises:
+        ValueError: If a parameter is invalid. The message names it.
+    """
     d = dynamics
     rules = {
         "mu": (d.mu, "finite and >= 0", d.mu.isfinite() & (d.mu >= 0)),
@@ -79,7 +87,16 @@ def check_dynamics(dynamics: Dynamics) -> None:
 
 
 def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | None = None) -> None:
-    """Check that times are `[N]` or `[B, N]`, finite and non-decreasing within each packed sequence."""
+    """Check that times are `[N]` or `[B, N]`, finite and non-decreasing within each packed sequence.
+
+    Args:
+        times: The times.
+        batch, length: B and N.
+        cu_seqlens: Cumulative lengths of packed sequences, `[S + 1]`.
+
+    Raises:
+        ValueError: If times are invalid.
+    """
     if tuple(times.shape) not in ((length,), (batch, length)):
         raise ValueError(f"times must have shape [{length}] or [{batch}, {length}], got {list(times.shape)}")
     if torch.compiler.is_compiling():
@@ -96,7 +113,12 @@ def check_times(times: Tensor, batch: int, length: int, cu_seqlens: Tensor | Non
 
 
 def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
-    """Check that cu_seqlens is `[S + 1]` int32 on the device of q, increasing from 0 to N, with a batch of one."""
+    """Check that cu_seqlens is `[S + 1]` int32 on the device of q, increasing from 0 to N, and that the batch size is
+    one.
+
+    Raises:
+        ValueError: If cu_seqlens is invalid.
+    """
     batch, length = q.shape[:2]
     if batch != 1:
         raise ValueError(f"cu_seqlens requires a batch size of one, got {batch}")
@@ -118,8 +140,9 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Return the reason why the fused kernels do not support heads of `width` real dimensions, or None if they do. nu
-    and tau are not checked in compiled graphs.
+    """Return the reason why the fused kernels do not support heads of `width` real dimensions. Return None if they do.
+
+    nu and tau are not checked in compiled graphs.
     """
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:

@@ -1,17 +1,17 @@
-"""The capped IRKF with a dense covariance, for a linear SDE observed through any matrix.
+"""The capped IRKF with a dense covariance, for a linear SDE that is observed through any matrix.
 
     dx = A x dt + dw,  E[dw dwᵀ] = Q dt          y = C x + b + e,  E[e eᵀ] = R
 
 The SDE is discretised in `eigenpairs.py` and `modes.py`.
 
 Update. With S = C P Cᵀ + R of the d components that are present, the weight is w = min(1, (nu + d) / (nu + r'S⁻¹r)). r
-is the innovation in the first pass and the posterior residual afterwards. The measurement noise becomes R / w
+is the innovation in the first pass and the posterior residual in later passes. The measurement noise becomes R / w
 (docs/MATH.md §2, rule "capped"). The Joseph form keeps the covariance positive in float32.
 
 Jump detection (`Suspicion`). A robust filter treats a true jump of the state as outliers and follows the jump late. The
 filter can therefore track an alternative mean, which is the state after a jump to the last observation. Both means
-predict the next observation. The log ratio of their Student-t densities is the evidence for a jump, counted in agreeing
-observations:
+predict the next observation. The log ratio of their Student-t densities is the evidence for a jump, in units of one
+observation that agrees with the alternative:
 
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
@@ -19,8 +19,8 @@ where e is the innovation and u the innovation of the alternative. If the share 
 worth at most A nats, which explains the minimum. When the evidence reaches N - 1 (N observations agree, including the
 first), P is enlarged so that the update restarts from the observation. Neither density includes missing components.
 
-Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. The probabilities of
-the factors s_k of a grid are learned with the state:
+Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. The filter learns
+the probability of each factor s_k of a grid:
 
     g_k ∝ counts_k N(e; 0, C P Cᵀ + s_k R)          counts = KEPT_PRIOR · prior + seen
                                                     seen ← (seen + g) min(1, MEMORY / their sum)
@@ -28,8 +28,8 @@ the factors s_k of a grid are learned with the state:
 
 This is a first-order generalised pseudo-Bayes filter with the quasi-Bayes rule of Smith and Makov (1978). The largest
 factor is at least e'S⁻¹e. The retained prior keeps the filter robust, because the weights of large factors would
-otherwise vanish in quiet periods. If the whole prior is on s = 1, this is the Kalman filter. Variation that is not
-modelled counts as noise, so this rule needs a more accurate Q than the capped rule.
+otherwise vanish in quiet periods. If the complete prior is on s = 1, this is the Kalman filter. Variation that is not
+modelled is attributed to noise, so this rule needs a more accurate Q than the capped rule.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from rfa.runtime.filters.robust_constants import (
 
 
 class Sensor(NamedTuple):
-    """Observation model: matrix C `[P, n]`, offset b `[P]` and noise covariance R `[..., P, P]`."""
+    """Observation model with matrix C `[P, n]`, offset b `[P]` and noise covariance R `[..., P, P]`."""
 
     matrix: Tensor
     offset: Tensor
@@ -68,12 +68,12 @@ class Robustness(NamedTuple):
     """Parameters that determine the robust weight of observations.
 
     Attributes:
-        inverse_nu: 1/nu `[1]`. 0 gives the Kalman filter.
+        inverse_nu: 1/nu, `[1]`. 0 gives the Kalman filter.
         inner: Number of reweighting passes K.
         contamination, outlier_scale: Share and scale of outliers in the predictive density.
-        patience: Number of agreeing observations N that make a jump. Requires 1/nu > 0.
-        factors, prior_counts: Factors on R and their prior counts `[K]`, for learned noise.
-        passes: Number of passes for each observation `[...]`, 1 to K. If None, K.
+        patience: Number N of agreeing observations that make a jump. It requires 1/nu > 0.
+        factors, prior_counts: Factors by which R is multiplied, and their prior counts, `[K]`, for learned noise.
+        passes: Number of passes for each observation, `[...]`, from 1 to K. If None, it is K.
     """
 
     inverse_nu: Tensor
@@ -87,16 +87,16 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """Possible jump of the state: offset `[..., n]` of the alternative mean from the mean, and evidence `[..., 1]` in
-    observations.
-    """
+    """Possible jump of the state. `offset` `[..., n]` is the difference between the alternative mean and the mean, and
+    `evidence` `[..., 1]` is in observations."""
 
     offset: Tensor
     evidence: Tensor
 
 
 class LearnedNoise(NamedTuple):
-    """Learned noise: factors on R `[K]`, counts of observations per factor `[..., K]`, and prior counts `[K]`."""
+    """Factors by which R is multiplied, `[K]`, counts of observations per factor, `[..., K]`, and prior counts,
+    `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -107,12 +107,12 @@ class DenseUpdate(NamedTuple):
     """Result of updating the state with an observation.
 
     Args:
-        mean, covariance: `[..., n]` and `[..., n, n]`.
-        weight, nis, log_likelihood: `[...]`.
-        innovation: `[..., P]`, 0 if missing.
-        innovation_covariance: `[..., P, P]` of all components.
-        prior_covariance: `[..., n, n]`, enlarged by a jump. nis, log_likelihood and innovation_covariance do not
-            include the enlargement.
+        mean, covariance: Posterior mean and covariance, `[..., n]` and `[..., n, n]`.
+        weight, nis, log_likelihood: Robust weight, normalised innovation squared and log-likelihood, `[...]`.
+        innovation: Innovation, `[..., P]`, which is 0 for missing components.
+        innovation_covariance: Covariance of the innovation of all components, `[..., P, P]`.
+        prior_covariance: Prior covariance, `[..., n, n]`, which is enlarged at a jump. nis, log_likelihood and
+            innovation_covariance do not include the enlargement.
     """
 
     mean: Tensor
@@ -128,7 +128,8 @@ class DenseUpdate(NamedTuple):
 
 
 def propagate(mean: Tensor, covariance: Tensor, f: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean `[..., n]` and the covariance after a transition."""
+    """Return the mean `[..., n]` and the covariance `[..., n, n]` after a transition with matrix `f` and process noise
+    `q`."""
     return (f @ mean[..., None])[..., 0], f @ covariance @ f.mT + q
 
 
@@ -137,16 +138,15 @@ def _quadratic(matrix: Tensor, x: Tensor) -> Tensor:
 
 
 def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustness: Robustness) -> Tensor:
-    """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] for `count` components with e'S⁻¹e = nis. It is Gaussian if c =
-    0.
-    """
+    """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] of `count` components, where `nis` is e'S⁻¹e and `log_det` is
+    log det S. It is Gaussian if c = 0."""
     base = -0.5 * (nis + log_det + count * math.log(2 * math.pi))
     k = robustness.outlier_scale
     wide = base + 0.5 * nis * (1 - 1 / k.square()) - count * torch.log(k)
     c = robustness.contamination
-    # log(0) does not have a finite gradient, so c must be > 0 wherever it is learned.
+    # log(0) does not have a finite gradient, so c must be > 0 if it is learned.
     inlier, outlier = base + torch.log1p(-c), wide + torch.log(c.clamp(min=1e-30))
-    # ONNX does not have logaddexp, and the exporter's log(exp + exp) is -inf beyond 90 sigma.
+    # ONNX does not have logaddexp, which the exporter converts to log(exp + exp), and this is -inf beyond 90 sigma.
     both = torch.maximum(inlier, outlier) + torch.log1p(torch.exp(-(inlier - outlier).abs()))
     return torch.where(c > 0, both, base)
 
@@ -155,10 +155,10 @@ class Evidence(NamedTuple):
     """Result of one step of the test for jumps.
 
     Args:
-        offset: Offset `[..., n]` of the alternative from the prior mean.
-        evidence, is_jump: `[...]`.
-        growth: Factor `[...]` on the prior covariance at a jump.
-        inverse: Inverse `[..., P, P]` of the innovation covariance at a jump.
+        offset: Difference between the alternative and the prior mean, `[..., n]`.
+        evidence, is_jump: Evidence for a jump, and whether there is one, `[...]`.
+        growth: Factor of the prior covariance at a jump, `[...]`.
+        inverse: Inverse of the innovation covariance at a jump, `[..., P, P]`.
     """
 
     offset: Tensor
@@ -169,9 +169,9 @@ class Evidence(NamedTuple):
 
 
 class _Innovation(NamedTuple):
-    """Quantities of the components that are present, in the notation of the module.
+    """Quantities of the observed components, in the notation of the module.
 
-    For absent components, values are 0 and the noise covariance has 1 on its diagonal.
+    For missing components, values are 0 and the noise covariance has 1 on its diagonal.
 
     Attributes:
         value, present: Innovation e and presence, `[..., P]` each.
@@ -192,7 +192,7 @@ class _Innovation(NamedTuple):
 
 
 def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
-    """Compute the evidence of an observation for a jump. `suspicion.offset` must be given for the time of the
+    """Compute the evidence of an observation for a jump. `suspicion.offset` must be predicted to the time of the
     observation."""
     if robustness.patience is None:
         raise ValueError("patience must be set if suspicion is set")
@@ -205,13 +205,13 @@ def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) 
     nats = neg_log_density(seen.nis) - neg_log_density(_quadratic(seen.inverse, seen.value - expected))
     evidence = (suspicion.evidence[..., 0] + (nats / AGREEMENT).clamp(max=1)).clamp(min=0)
 
-    # The alternative follows every observation. Its covariance is that of the filter, enlarged until noise is
-    # negligible.
+    # The covariance of the alternative is that of the filter, enlarged until the measurement noise is negligible, so it
+    # follows every observation.
     share = (seen.inverse * seen.signal).sum((-2, -1)) / count.clamp(min=1)
     share = share.clamp(min=LEAST_SHARE)
     growth = ((1 - share) / (OPEN_NOISE * share)).clamp(min=1)
     inverse, _ = spd_inverse(growth[..., None, None] * seen.signal + seen.noise)
-    # An alternative that differs from the prediction and predicted worse restarts from the filter.
+    # If the alternative differs from the prediction and predicted the observation less well, it is reset to the filter.
     is_refuted = (evidence <= 0) & (_quadratic(seen.inverse, expected) >= 1)
     kept = torch.where(is_refuted[..., None], torch.zeros_like(suspicion.offset), suspicion.offset)
     rest = seen.value - (seen.matrix @ kept[..., None])[..., 0]
@@ -246,12 +246,14 @@ def _condition(
 
 
 def robust_weight(count: Tensor | float, distance: Tensor, inverse_nu: Tensor) -> Tensor:
-    """Return the weight min(1, (nu + d) / (nu + r'S⁻¹r)) for d components and their squared distance r'S⁻¹r."""
+    """Return the weight min(1, (nu + d) / (nu + r'S⁻¹r)), where `count` is d, `distance` is r'S⁻¹r, and `inverse_nu` is
+    1/nu."""
     return ((1 + count * inverse_nu) / (1 + distance * inverse_nu)).clamp(max=1)
 
 
 def in_pass(i: int, robustness: Robustness, found: Tensor, before: Tensor) -> Tensor:
-    """Return the result of pass i (counted from 0), or of the previous pass for observations with at most i passes."""
+    """Return the result of pass i (counted from 0). For observations with at most i passes, return that of the previous
+    pass."""
     if (passes := robustness.passes) is None or i == 0:
         return found
     return torch.where(passes[(..., *[None] * (found.dim() - passes.dim()))] > i, found, before)
@@ -279,12 +281,12 @@ class _Mixed(NamedTuple):
 
 
 def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor | None) -> _Mixed:
-    """Return the moments of the mixture over noise factors. For an observation that completes a jump, the
-    factor is 1."""
+    """Return the moments of the mixture over noise factors. For an observation that completes a jump, the factor is
+    1."""
     is_widest = noise.factors >= noise.factors.amax(-1, keepdim=True)
     wide_enough = torch.maximum(noise.factors, seen.nis[..., None].clamp(max=LARGEST_FACTOR))
     factors = torch.where(is_widest, wide_enough, noise.factors)  # [..., K]
-    # The 1 on the diagonal of an absent component is not noise and must not be scaled.
+    # The 1 on the diagonal of a missing component is not noise and must not be scaled.
     absent = torch.diag_embed(1 - seen.present)
     scaled = factors[..., None, None] * (seen.noise - absent)[..., None, :, :] + absent[..., None, :, :]
     matrix, cross, signal = (x[..., None, :, :] for x in (seen.matrix, seen.cross, seen.signal))
@@ -296,7 +298,7 @@ def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor 
     apart = found.step - step[..., None, :]
     spread = found.covariance + apart[..., :, None] * apart[..., None, :]
     kept = KEPT_PRIOR * noise.prior
-    # Counts in older states may be smaller.
+    # Counts in stored states may be smaller than the retained prior.
     learned = (noise.counts + share - kept).clamp(min=0)
     counts = kept + (MEMORY / learned.sum(-1, keepdim=True).clamp(min=MEMORY)) * learned
     return _Mixed(
@@ -321,8 +323,9 @@ def dense_update(
     """Update the state with an observation `[..., P]`. Components with `present` = 0 are ignored.
 
     Args:
-        suspicion: Jump test, with the offset at the time of the observation. If None, jumps are not detected.
-        noise_counts: Counts `[..., K]` of the factors of `robustness`. If None, the rule is "capped".
+        suspicion: State of the test for jumps, with the offset at the time of the observation. If None, there is no
+            test.
+        noise_counts: Counts of the factors of `robustness`, `[..., K]`. If None, the rule is "capped".
     """
     seen, innovation_covariance, log_likelihood = _innovation(
         mean, covariance, observation, present, sensor, robustness
@@ -364,7 +367,7 @@ def _innovation(
     full = sensor.matrix @ full_cross
     innovation_covariance = full + sensor.noise
     predicted = (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset
-    # Select rather than multiply, because an absent component may be NaN.
+    # Values are selected rather than multiplied by 0, because a missing component may be NaN.
     value = torch.where(present > 0, observation - predicted, torch.zeros_like(predicted))
     both = present[..., :, None] * present[..., None, :]
     absent = torch.diag_embed(1 - present)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Value of |l_j + l_k*| below which the integral over the lag equals the lag.
+# If |l_j + l_k*| is below this, the integral over the lag is replaced by the lag.
 RESONANCE = 1e-9
 
 
@@ -39,7 +39,7 @@ class Eigenpairs(NamedTuple):
 
 
 def transition(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return F(lag) and Q(lag), `[..., n, n]`, for a lag `[...]` >= 0."""
+    """Return F(lag) and Q(lag), `[..., n, n]`. `lag` is `[...]` >= 0."""
     f = propagator(drift, drift.rate_re, drift.rate_im, lag)
     return f, from_basis(drift.basis_re, drift.basis_im, *modal_noise(drift, lag))
 
@@ -59,7 +59,7 @@ def exponentials(rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> tuple[Tensor,
 
 
 def from_basis(basis_re: Tensor, basis_im: Tensor, g_re: Tensor, g_im: Tensor) -> Tensor:
-    """Return V G Vᴴ of a Hermitian G, `[..., n, n]`, exactly symmetric."""
+    """Return V G Vᴴ for a Hermitian G, `[..., n, n]`. The result is exactly symmetric."""
     x_re = basis_re @ g_re - basis_im @ g_im
     x_im = basis_re @ g_im + basis_im @ g_re
     q = x_re @ basis_re.mT + x_im @ basis_im.mT
@@ -73,7 +73,8 @@ def modal_noise(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
     size2 = sum_re.square() + sum_im.square()
     span = lag[..., None, None]
     half = torch.sin(sum_im * span / 2)
-    # Compute e^z - 1 without cancellation: expm1(a) cos b - 2 sin²(b/2), and e^a sin b.
+    # The real and imaginary parts of e^z - 1, computed without cancellation, are expm1(a) cos b - 2 sin²(b/2) and
+    # e^a sin b.
     top_re = torch.expm1(sum_re * span) * torch.cos(sum_im * span) - 2 * half.square()
     top_im = torch.exp(sum_re * span) * torch.sin(sum_im * span)
     is_resonant = size2 < RESONANCE**2

@@ -1,8 +1,8 @@
 """Invert small symmetric positive definite matrices by sweeps, because ONNX supports neither inverses nor Cholesky
 factors.
 
-The calculation has four forms: unrolled, for gradients and small graphs; in place, without gradients; a loop, for
-exported graphs (`scanned_inverse.py`); and the closed form for 2 × 2 matrices.
+The sweeps are implemented in four forms: unrolled, for gradients and small graphs; in place, without gradients; as a
+loop, for exported graphs (`scanned_inverse.py`); and in closed form for 2 × 2 matrices.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
 def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Return the inverse and log determinant of a symmetric positive definite matrix `[..., p, p]`."""
     size = matrix.shape[-1]
-    if size == 1:  # sweeps would square the number, which may overflow
+    if size == 1:  # a sweep would square the number, which may overflow
         return 1 / matrix, torch.log(matrix[..., 0, 0])
     if size == 2:
         return _inverse_2x2(matrix)
     if size > MOST_UNROLLED and torch.compiler.is_exporting():
-        # Imported late, because only the exporter needs this part of torch.
+        # This is imported here, because only the exporter needs this part of torch.
         from rfa.model.recurrence.scanned_inverse import scanned_inverse
 
         return scanned_inverse(matrix)
@@ -46,7 +46,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         pivot = matrix[..., k : k + 1, k : k + 1]
         row, column = matrix[..., k : k + 1, :], matrix[..., :, k : k + 1]
         unit_row, unit_column = eye[k : k + 1], eye[:, k : k + 1]
-        # Update every entry outside row and column k, then the row, the column and the pivot.
+        # The entries outside row and column k are updated first, then the row, the column and the pivot.
         inside = (matrix - column * row / pivot) * ((1 - unit_row) * (1 - unit_column))
         edges = (1 - unit_row) * unit_column * row / pivot - (1 - unit_column) * unit_row * column / pivot
         matrix = inside + edges + unit_row * unit_column / pivot

@@ -1,7 +1,8 @@
-"""IRKF with one memory slot per head: `irkf_scan` for sequences and `irkf_step` for single tokens, with equal results.
+"""Filter with the IRKF, with one memory slot per head. `irkf_scan` filters sequences and `irkf_step` single tokens,
+with equal results.
 
-The equations are in `irkf_reference.py`. A sequence may be filtered as a whole, in segments or token by token. The rows
-of a batch are independent.
+The equations are in `irkf_reference.py`. A sequence may be filtered at once, in segments or token by token. The rows of
+a batch are independent.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bo
     if not bool(torch.isfinite(elapsed).all()):
         raise ValueError("times must be finite")
     if bool((elapsed[:, :1] < 0).any() or (torch.diff(elapsed, dim=1) < 0).any()):
-        raise ValueError("times must be non-decreasing and must not precede the time of the given state")
+        raise ValueError("times must be non-decreasing, and must not be before the time of the initial state")
     return elapsed
 
 
@@ -73,12 +74,12 @@ def irkf_scan(
     Args:
         v: Measurements `[B, N, H, 2D]`, real parts first, float32 or float64.
         dynamics: Dynamics of the heads. `nu = inf` is the Kalman filter; tau is ignored.
-        times: Times `[N]` or `[B, N]`, non-decreasing. Default: steps of 1 after the initial state.
+        times: Times `[N]` or `[B, N]`, non-decreasing. By default, they are steps of 1 after the initial state.
         inner: Number of reweighting passes K.
         rule: Weight rule, "capped" or "paper".
-        mask: `[N]` or `[B, N]` bool. False marks missing measurements, which may be NaN.
-        state: State returned by an earlier call.
-        delta: Damping of the mean, a number in (0, 1] or `[H]`.
+        mask: Presence of the measurements, `[N]` or `[B, N]` bool. Missing measurements may be NaN.
+        state: State that an earlier call returned.
+        delta: Damping of the mean, a number in (0, 1] or a tensor `[H]`.
 
     Returns:
         means `[B, N, H, 2D]`, precisions `[B, N, H]` (inverse variance per complex dimension), and the state after the
@@ -98,7 +99,7 @@ def irkf_scan(
         seen,
         carried.mean,
         carried.precision,
-        # omega keeps its dtype, because the phase is computed in float64.
+        # The dtype of omega is not changed, because the phase is computed in float64.
         Dynamics(**{**vars(dynamics.to(v.dtype)), "omega": dynamics.omega}),
         inner=inner,
         rule=rule,
@@ -119,10 +120,17 @@ def irkf_step(
     mask: Tensor | None = None,
     delta: float | Tensor = 1.0,
 ) -> tuple[Tensor, Tensor, IRKFState]:
-    """Filter one token `[B, H, 2D]` at a time `dt` (a number or `[B]`, >= 0) after the state. `mask` is `[B]` bool.
+    """Filter one token.
+
+    Args:
+        v_t: Measurement, `[B, H, 2D]`.
+        state: State before the token.
+        dynamics, inner, rule, delta: See `irkf_scan`.
+        dt: Time since the state, a number or `[B]`, >= 0.
+        mask: Presence of the measurement, `[B]` bool.
 
     Returns:
-        mean `[B, H, 2D]`, precision `[B, H]` and the next state.
+        mean `[B, H, 2D]`, precision `[B, H]` and the state after the token.
     """
     lag = torch.as_tensor(dt, dtype=torch.float64, device=v_t.device).expand(v_t.shape[0])
     means, precisions, state = irkf_scan(

@@ -1,4 +1,4 @@
-"""Reference implementation of the IRKF: an isotropic robust Kalman filter per head, as a loop over tokens.
+"""Reference implementation of the IRKF, which is an isotropic robust Kalman filter per head, as a loop over tokens.
 
 Source: Racioppo, Adaptive Filter Attention, B.4 and Alg. 4. The state of a head is a mean m ∈ C^D and a scalar
 precision p (inverse variance per complex dimension). For a measurement v after a lag:
@@ -7,8 +7,8 @@ precision p (inverse variance per complex dimension). For a measurement v after 
     weight    d² = |v - m_k|² / (1/p⁻ + r),  r = eta2 + gamma2    w = min(1, (nu + D) / (nu + d²))    rule "capped"
     update    p = p⁻ + w / r                                      m_{k+1} = m⁻ + delta (w / r) / p (v - m⁻)
 
-Rule "paper" whitens with the posterior precision p_k + 1/r, does not cap the weight, and uses the result of each pass
-as the prior of the next, so K passes count a measurement K times. nu = inf gives w = 1; with delta = 1, this is the
+Rule "paper" whitens with the posterior precision p_k + 1/r and does not cap the weight. The result of each pass is the
+prior of the next one, so a measurement is used K times in K passes. nu = inf gives w = 1; with delta = 1, this is the
 Kalman filter of the isotropic model.
 
 The precision form p⁻ = p / (E² + p sigma2 phi) also holds for p = 0 (before the first token), where m = v and
@@ -29,8 +29,13 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """State of the filter: mean `[B, H, 2D]`, precision `[B, H]` (0 before the first token), and the time of the last
-    token `[B]` in float64."""
+    """State of the filter.
+
+    Attributes:
+        mean: Mean, `[B, H, 2D]`.
+        precision: Precision, `[B, H]`, which is 0 before the first token.
+        time: Time of the last token, `[B]` float64.
+    """
 
     mean: Tensor
     precision: Tensor
@@ -67,7 +72,7 @@ def _update_paper(
     """Update the state with one measurement by the rule "paper", in which the result of each pass is the prior of the
     next one."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
-    # The paper starts from m = v before the first token.
+    # In the paper, the mean before the first token is v.
     mean = torch.where((prior > 0)[..., None], mean, v)
     precision = prior
     for _ in range(inner):
@@ -96,10 +101,13 @@ def irkf_loop(
     """Filter a sequence from an initial state.
 
     Args:
-        v: Measurements `[B, N, H, 2D]`.
+        v: Measurements, `[B, N, H, 2D]`.
         elapsed: Time since the initial state, `[B, N]` float64, non-decreasing.
-        mask: `[B, N]` bool. False marks missing measurements.
+        mask: Presence of the measurements, `[B, N]` bool.
         mean, precision: Initial state, `[B, H, 2D]` and `[B, H]`.
+        dynamics: Dynamics of the heads.
+        inner: Number of reweighting passes K.
+        rule: Weight rule.
         delta: Damping of the mean, broadcastable to `[H]`.
 
     Returns:
@@ -117,7 +125,8 @@ def irkf_loop(
     for i in range(v.shape[1]):
         predicted = keep[:, :, i].T[..., None] * mean
         spread = keep[:, :, i].T.square() + precision * process[:, :, i].T
-        # Without process noise, the precision grows without bound over a long gap. These products remain finite.
+        # Without process noise, the precision is unbounded after a long gap, so it is clamped such that products of two
+        # precisions remain finite.
         prior = (precision / spread.clamp(min=limit.tiny)).clamp(max=limit.max**0.5)
         updated, posterior = update(turned[:, i], predicted, prior, noise, dynamics.nu, delta, inner=inner)
         seen = mask[:, i, None]

@@ -1,7 +1,7 @@
-"""F and Q of a lag for any drift A without growing modes, including defective ones such as constant velocity.
+"""Compute F and Q of a lag for any drift A without growing modes, including defective ones such as constant velocity.
 
-A diagonalisable A only needs its eigenpairs (`eigenpairs.py`). Otherwise, eigenvalues that are too close to separate
-form clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979):
+If A is diagonalisable, its eigenpairs are sufficient (`eigenpairs.py`). Otherwise, eigenvalues that are too close to
+separate form clusters, and A is block-diagonalised over them (Bavely and Stewart, SIAM J. Numer. Anal. 16, 1979):
 V⁻¹ A V = diag(l) + N with one l per cluster and N^K = 0, so that
 
     F(t) = V [ e^{l t} sum_{k<K} N^k t^k / k! ] V⁻¹
@@ -9,11 +9,11 @@ V⁻¹ A V = diag(l) + N with one l per cluster and N^K = 0, so that
     I_m(z, t) = integral of s^m e^{zs} over 0 <= s <= t         Q̃ = V⁻¹ Q V⁻ᴴ
 
 For small |z t|, I_m is a Gauss-Legendre sum without cancellation. Otherwise, I_m = (t^m e^{zt} - m I_{m-1}) / z, which
-loses at most a bit where |z t| >= m. Complex numbers are pairs of real tensors and sizes are fixed, so that the same
-code can be exported to ONNX. Units: rates in 1/time, lags in time.
+loses at most one bit if |z t| >= m. Complex numbers are pairs of real tensors and sizes are fixed, so that the code can
+be exported to ONNX. Units: rates in 1/time, lags in time.
 
-Growing modes are rejected. Eigenvalues that are too close to separate but too far apart for one cluster, with a
-remainder N^K above the tolerances of `rfa.runtime.filters.spectrum`, are rejected as well.
+Growing modes are rejected. A is also rejected if eigenvalues are too close to separate but too far apart for one
+cluster, which is the case if the remainder N^K exceeds the tolerances of `rfa.runtime.filters.spectrum`.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ class Chains(NamedTuple):
 
 
 Drift = Eigenpairs | Chains
-# Total size of the matrices from which on equal lags are computed only once.
+# If the total size of the matrices is at least this, the matrices of equal lags are computed only once.
 WORTH_SORTING = 1 << 12
 
 
 def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return F(lag) and Q(lag), `[..., n, n]`, for a lag `[...]` >= 0."""
+    """Return F(lag) and Q(lag), `[..., n, n]`. `lag` is `[...]` >= 0."""
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(drift, Eigenpairs):
@@ -74,7 +74,7 @@ def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `at(lag)`. Equal lags are computed once, because a regular time grid has few distinct lags."""
+    """Return `at(lag)`. It is computed once for equal lags, because a regular time grid has few distinct lags."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
         return at(lag)
@@ -91,10 +91,15 @@ def backward(drift: Drift, lag: Tensor) -> Tensor:
 
 
 def seen_from_now(drift: Drift, matrix: Tensor, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the matrix that maps the present state to an observation made `lag` `[...]` ago, and its process noise.
+    """Return the matrix that maps the present state to an earlier observation, and its process noise.
 
-    These are M = C F(lag)⁻¹ `[..., P, n]` and M Q(lag) Mᵀ `[..., P, P]` for C `[P, n]`. In the eigenbasis, a lag takes
-    n² rather than n³ operations. Attention has a lag for every pair.
+    These are M = C F(lag)⁻¹, `[..., P, n]`, and M Q(lag) Mᵀ, `[..., P, P]`. They are computed in the eigenbasis, which
+    takes n² rather than n³ operations per lag, because attention has a lag for every pair.
+
+    Args:
+        drift: Drift of the SDE.
+        matrix: Observation matrix C, `[P, n]`.
+        lag: Time since the observation, `[...]`.
     """
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
@@ -120,7 +125,7 @@ def _chain_propagator(drift: Chains, lag: Tensor) -> Tensor:
     span = lag[..., None]
     growth = torch.stack([_decayed_power(drift.rate_re, span, k) for k in range(drift.power_re.shape[0])], dim=-2)
     turn = (drift.rate_im * span)[..., None, :]
-    # [..., K, 1, n], a factor for every column of every power of N.
+    # The factors of the columns of each power of N are [..., K, 1, n].
     e_re = ((growth * torch.cos(turn)) @ drift.member.mT)[..., None, :]
     e_im = ((growth * torch.sin(turn)) @ drift.member.mT)[..., None, :]
     g_re = (drift.power_re * e_re - drift.power_im * e_im).sum(-3)

@@ -1,7 +1,7 @@
 """Compute `inverse.spd_inverse` as a loop in an exported graph.
 
 An unrolled sweep has 25 nodes, so four inverses with n = 25 have 2,500 nodes and take minutes to export. Here, each
-inverse is one Scan over the rows of the identity matrix, with the same results.
+inverse is one Scan over the rows of the identity matrix. The results are the same.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def scanned_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
         return inside + edges + unit_row * unit_column / pivot, torch.log(pivot[..., 0, 0])
 
     units = torch.eye(size, dtype=matrix.dtype, device=matrix.device)
-    # `scan` would compile the sweep first, which takes 0.5 s.
+    # `scan_op` is called directly, because `scan` would compile the sweep first, which takes 0.5 s.
     swept, logs = scan_op(sweep, [matrix.contiguous()], [units], ())
     return (swept + swept.mT) / 2, logs.sum(0)

@@ -1,4 +1,4 @@
-"""Gated memory slots: validation of inputs and choice of the implementation. The equations are in
+"""Scan with gated memory slots: validate the inputs and choose the implementation. The equations are in
 `slots_reference.py`."""
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ T = TypeVar("T")
 def call_untraced(function: Callable[..., T], *arguments: object) -> T:
     """Call a function that calls numba, and exclude it from torch.compile.
 
-    Otherwise torch traces numba's compiler at the first call, which breaks it (KeyError: parfor_index). The compiler of
-    torch is not imported here, because that takes longer than the import of torch.
+    Otherwise, torch traces the compiler of numba at the first call, which fails (KeyError: parfor_index). The compiler
+    of torch is not imported here, because that takes longer than the import of torch.
     """
     if "torch._dynamo" in sys.modules:
         function = torch.compiler.disable(function)
@@ -42,7 +42,7 @@ def call_untraced(function: Callable[..., T], *arguments: object) -> T:
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
-    """Return the reason why the compiled scan does not support these inputs, or None if it does."""
+    """Return the reason why the compiled scan does not support these inputs. Return None if it does."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     if tokens.k.device.type != "cpu":
@@ -53,14 +53,13 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Return whether `impl="auto"` uses a GPU kernel for a tensor if the kernel supports the inputs."""
+    """Return whether a GPU kernel is used for a tensor with `impl="auto"`, if the kernel supports the inputs."""
     return is_gpu(tensor.device)
 
 
 def warn_eager(reason: str) -> None:
-    """Warn that the memory slots are processed on the GPU one token at a time from Python, because the kernels do not
-    support the inputs.
-    """
+    """Warn that the memory slots are processed one token at a time on the GPU, because the kernels do not support the
+    inputs."""
     warnings.warn(
         f"the GPU kernel cannot process these memory slots: {reason}; they are processed one token at a time, which is "
         "slow",
@@ -77,9 +76,11 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Return the reason why the Triton kernels do not support these inputs, or None if they do.
+    """Return the reason why the Triton kernels do not support these inputs. Return None if they do.
 
     Args:
+        tokens, means, precisions: See `slot_scan`.
+        options: Options of the scan.
         with_gradients: Whether gradients may be requested.
     """
     if importlib.util.find_spec("triton") is None:
@@ -142,17 +143,18 @@ def slot_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]`.
         means, precisions: State before the first token, `[B, H, S, 4D]` and `[B, H, S]` > 0, float32.
+        parameters: Parameters of the slots.
         inner, innovation: Number of reweighting passes K, and innovation that determines the weight.
-        lag: Lag of the slots behind the query.
-        lengths: Number of tokens of each row, `[B]` int32 or int64, from 0 to N. Default: N. On a GPU, invalid lengths
-            are not rejected but give NaN precisions.
+        lag: Lag between the slots and the query. None means 0.
+        lengths: Number of tokens of each row, `[B]` int32 or int64, from 0 to N. The default is N. On a GPU, invalid
+            lengths are not rejected but give NaN precisions.
         impl: "reference" (eager), "numba" (float32 on a CPU), "triton" (GPU, K <= 3, no lag; gradients with K = 1,
             innovation "key" and no lengths) or "auto". If an implementation does not support the inputs, "auto" uses
             another one, and warns if the GPU then runs eager code.
 
     Returns:
         The readout of every token, which is 0 after the length of a row, and the state after the last token of each
-            row.
+        row.
 
     Raises:
         ValueError: If an argument is invalid, or an explicit impl does not support the inputs.

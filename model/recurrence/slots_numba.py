@@ -2,8 +2,8 @@
 
 The equations are in `slots_reference.py`. All arrays are contiguous float32, tokens `[B, N, H, …]` and state
 `[B, H, S, 4D]`. If gradients are needed, the forward pass stores the means after every token (S·4D floats per token and
-head), and the K passes are recomputed. All inputs, the initial state and all parameters have gradients, from the
-readout and log_norm only.
+head), and the backward pass recomputes the K passes. All inputs, the initial state and all parameters have gradients,
+which are propagated only from the readout and log_norm.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -266,7 +266,7 @@ class _SlotScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, inner: int, is_value: bool, *tensors: Tensor) -> tuple[Tensor, ...]:
         arrays = [_array(tensor) for tensor in tensors]
-        # Gradients are disabled inside forward. needs_input_grad states whether they may be requested.
+        # Gradients are disabled in `forward`, but `needs_input_grad` contains whether they may be requested.
         keep_history = any(ctx.needs_input_grad)
         out, log_norm, evidence, history_m, history_p, final_m, final_p = _forward(
             *arrays, inner, is_value, keep_history
@@ -290,7 +290,8 @@ class _SlotScan(torch.autograd.Function):
 def slot_scan_numba(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Compute `slot_scan_reference` for float32 tensors on a CPU. Only `out` and `log_norm` carry gradients."""
+    """Compute `slot_scan_reference` for float32 tensors on a CPU. Gradients are propagated only from `out` and
+    `log_norm`."""
     n_threads = min(torch.get_num_threads(), int(numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     numba.set_num_threads(n_threads)
     decay, *scalars = parameters

@@ -1,4 +1,4 @@
-"""Reference implementation of the gated memory slots: one step, and the scan as a loop over it.
+"""Reference implementation of the gated memory slots: one step, and the scan as a loop over steps.
 
 A head has S slots. A slot is an isotropic Kalman filter over the joint key and value, with a mean m ∈ C^{2D} and one
 scalar precision p. In the rotating frame, transport over a token multiplies by the real factor E. For each token and
@@ -9,7 +9,8 @@ slot (RFA's filter, AFA Alg. 4, with input-dependent noises):
     update     p = p⁻ + w pi                  g = delta w pi / p              m = m⁻ + g (z - m⁻),     z = (k, v)
     readout    RFA over the S slots at lag 0: variance 1/p + gamma², residual |q - m_k|², values m_v
 
-kappa' = 0 gives w = 1, that is, Kalman filters with input-dependent noises. The work per token is O(S (D + K)).
+If kappa' = 0, then w = 1 and the slots are Kalman filters with input-dependent noises. The work per token is
+O(S (D + K)).
 Alternatively, the weight uses the innovation of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are
 read at a lag, with mean E_l m and variance E_l² / p + q_l + gamma².
 """
@@ -27,8 +28,10 @@ from rfa.runtime.text.config import INNOVATIONS, Innovation
 class SlotInputs(NamedTuple):
     """Inputs of the memory slots of one layer for tokens `[...]`, which is `[B]` or `[B, N]`.
 
-    q, k and v are `[..., H, 2D]` in the rotating frame. The measurement precision (pi) and the process variance (q) are
-    `[..., H, S]`.
+    Attributes:
+        q, k, v: Query, key and value in the rotating frame, `[..., H, 2D]`.
+        measurement: Measurement precision pi, `[..., H, S]`.
+        process: Process variance q, `[..., H, S]`.
     """
 
     q: Tensor
@@ -41,7 +44,7 @@ class SlotInputs(NamedTuple):
 class SlotParameters(NamedTuple):
     """Parameters of the memory slots of one layer. decay is `[H, S]`, and all others are `[H]`.
 
-    With irregular lags, decay is `[B, N, H, S]` and applies to the lag before each token.
+    For irregular lags, decay is `[B, N, H, S]` and applies to the lag before each token.
     """
 
     decay: Tensor
@@ -55,15 +58,24 @@ class SlotParameters(NamedTuple):
 
 
 class SlotLag(NamedTuple):
-    """Lag between the memory slots and the query: transport (E_l) and noise (q_l), `[H, S]`."""
+    """Lag between the memory slots and the query.
+
+    Attributes:
+        transport: Factor E_l, `[H, S]`.
+        noise: Process noise q_l, `[H, S]`.
+    """
 
     transport: Tensor
     noise: Tensor
 
 
 class SlotReadout(NamedTuple):
-    """Output of the memory slots: out `[..., H, 2D]` in the rotating frame; log_norm and precision `[..., H]` of RFA
-    over the slots."""
+    """Output of the memory slots.
+
+    Attributes:
+        out: Estimate in the rotating frame, `[..., H, 2D]`.
+        log_norm, precision: log_norm and precision of RFA over the slots, `[..., H]`.
+    """
 
     out: Tensor
     log_norm: Tensor
@@ -75,11 +87,11 @@ class SlotOptions(NamedTuple):
 
     Attributes:
         inner: Number of reweighting passes K >= 1.
-        innovation: Innovation that determines the weight, of the key or the value.
-        lag: Lag of the slots behind the query. None stands for 0.
+        innovation: Innovation that determines the weight, that of the key or that of the value.
+        lag: Lag between the slots and the query. None means 0.
         lengths: Number of tokens of each row of a scan, `[B]`. Later tokens do not change the state, and their readout
             is 0.
-        passes: Number of passes of each row of a step, `[B]` from 1 to K. None stands for K.
+        passes: Number of passes of each row of a step, `[B]` from 1 to K. None means K.
     """
 
     inner: int = 1
@@ -115,7 +127,7 @@ def _gain(
         else:
             has_pass = (done < options.passes)[:, None, None]
             gain, precision = torch.where(has_pass, updated, gain), torch.where(has_pass, posterior, precision)
-        # The mean moves along its innovation, so the residual can only shrink.
+        # The mean moves along its innovation, so the residual is (1 - gain) times the innovation.
         remaining2 = (1 - gain).square() * residual2
     return gain, precision
 
@@ -123,8 +135,17 @@ def _gain(
 def slot_step(
     token: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions = USUAL
 ) -> tuple[SlotReadout, Tensor, Tensor]:
-    """Process one token `[B]` with means `[B, H, S, 4D]` and precisions `[B, H, S]`: predict, weigh, update,
-    and read."""
+    """Process one token: predict, weigh, update, and read.
+
+    Args:
+        token: Inputs with the leading dimension `[B]`.
+        means, precisions: State before the token, `[B, H, S, 4D]` and `[B, H, S]`.
+        parameters: Parameters of the slots.
+        options: Options of the slots.
+
+    Returns:
+        The readout, and the means and precisions after the token.
+    """
     decay = parameters.decay
     predicted = decay[..., None] * means
     variance = decay.square() / precisions + token.process
@@ -138,7 +159,7 @@ def slot_step(
 def slot_read(
     q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
 ) -> SlotReadout:
-    """Compute RFA over the memory slots, treated as S tokens, at lag 0 by default. q is `[..., H, 2D]`."""
+    """Compute RFA over the memory slots as if they were S tokens. q is `[..., H, 2D]`. The lag is 0 by default."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
     if lag is not None:

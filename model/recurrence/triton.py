@@ -26,7 +26,7 @@ from rfa.model.recurrence.slots_reference import (
     wants_gradients,
 )
 
-# Whether kernels were defined for the interpreter on import, rather than for a GPU.
+# Whether kernels are defined for the interpreter rather than for a GPU, which is determined at import.
 IS_INTERPRETED = bool(triton.knobs.runtime.interpret)
 TOKEN_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 MAX_SLOTS = 32
@@ -42,8 +42,8 @@ def refusal(
     *,
     with_gradients: bool = False,
 ) -> str | None:
-    """Return the reason why the kernels do not support these inputs, or None. `with_gradients`: whether gradients may
-    be requested."""
+    """Return the reason why the kernels do not support these inputs. Return None if they do. `with_gradients` is True
+    if gradients may be requested."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it requires tensors on a CUDA device, got {tokens.k.device.type}"
@@ -57,8 +57,8 @@ def refusal(
 
 
 def size_refusal(slots: int, width: int, inner: int) -> str | None:
-    """Return the reason why the kernels do not support S slots, keys of `width` real dimensions and `inner` passes, or
-    None if they do."""
+    """Return the reason why the kernels do not support `slots` slots, keys of `width` real dimensions and `inner`
+    passes. Return None if they do."""
     if slots > MAX_SLOTS:
         return f"it supports up to {MAX_SLOTS} slots, got {slots}"
     if width > MAX_WIDTH:
@@ -78,7 +78,8 @@ def _gradient_refusal(options: SlotOptions) -> str | None:
     return None if options.lengths is None else "it does not support gradients if lengths are set"
 
 
-# Fields of `SlotInputs` and `SlotParameters`, because torch schemas are flat.
+# Fields of `SlotInputs` and `SlotParameters`. They are separate arguments, because schemas of torch do not support
+# nested tuples.
 _TOKENS = "Tensor q, Tensor k, Tensor v, Tensor measurement, Tensor process"
 _PARAMETERS = (
     "Tensor decay, Tensor nu, Tensor kappa, Tensor weight_exponent, Tensor residual_noise, Tensor gamma2, Tensor tau, "
@@ -144,7 +145,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     *tensors, _, _, _, ctx.interval = inputs
     checkpoints = output[5:]
     ctx.save_for_backward(*tensors, *checkpoints)
-    # Without these two lines, the checkpoints would get zero gradients.
+    # Without these two lines, tensors of zeros would be created as gradients of the checkpoints.
     ctx.mark_non_differentiable(*checkpoints)
     ctx.set_materialize_grads(False)
 

@@ -1,12 +1,12 @@
-"""Gradient of the scan of gated filter slots on a GPU.
+"""Gradient of the scan of gated memory slots on a GPU.
 
 The gradient needs the state before every token. The forward pass stores it every `interval` tokens. The backward pass
 processes these segments from last to first. For each segment, it recomputes the states and then processes the tokens in
 reverse order. It therefore stores N / interval + interval states instead of N.
 
-Programs and layout are those of `triton_forward`. Gradients of tokens have the dtypes of the tokens, all others are
-float32. Gradients of parameters are summed per slot and segment, then in float64, without atomics, so they are
-deterministic.
+Programs and layout are those of `triton_forward`. Gradients of tokens have the dtypes of the tokens, and all others are
+float32. Gradients of parameters are first summed per slot and segment. These sums are added in float64 without atomics,
+so the gradients are deterministic.
 """
 
 # Triton kernels have no type annotations.
@@ -39,7 +39,7 @@ from rfa.model.recurrence.triton_token import (
     weigh,
 )
 
-# Number of sums over a segment per slot, in the order of SlotParameters.
+# Number of sums over a segment per slot. They are in the order of SlotParameters.
 N_PARAMETERS = len(SlotParameters._fields)
 
 
@@ -49,9 +49,8 @@ def repeat_segment(
     b_mk, b_mv, b_p, b_common, nu, exponent, residual_noise, delta,
     i_row, n_heads, n_inside, o_s, o_d, m_s, m_d, S: tl.constexpr, D: tl.constexpr, OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """Recompute the states before the tokens of a segment, whose first token is in row i_row, and store them in the
-    scratch.
-    """
+    """Recompute the states before the tokens of a segment and store them in the scratch buffer. The first token of the
+    segment is in row i_row."""
     b_k, b_v, b_pi, b_process = load_measurement(p_k, p_v, p_measurement, p_process, i_row, o_s, o_d, m_s, m_d, S, D)
     i_last_row = i_row + (n_inside - 1) * n_heads
     for i_t in range(n_inside):
@@ -68,7 +67,7 @@ def repeat_segment(
             b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, 1, False
         )
         b_k, b_v, b_pi, b_process = b_next_k, b_next_v, b_next_pi, b_next_process
-    # Other threads may read what this thread wrote.
+    # Other threads may read values that this thread has written.
     tl.debug_barrier()
 
 
@@ -99,10 +98,10 @@ def scan_gradient_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr, N_SUMS: tl.constexpr,
     OWN_DECAY: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of all inputs. p_gparameters is `[B, H, n_checkpoints, N_SUMS, S]`, the sums over each
-    segment.
+    """Compute the gradients of all inputs. p_gparameters, `[B, H, n_checkpoints, N_SUMS, S]`, contains the sums over
+    each segment.
 
-    OWN_DECAY: whether decay and its gradient p_gdecay are `[B, N, H, S]`. If not, p_gdecay is not used.
+    OWN_DECAY: Whether decay and its gradient p_gdecay are `[B, N, H, S]`. If not, p_gdecay is not used.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -149,7 +148,7 @@ def scan_gradient_kernel(
             p_scratch_means, p_scratch_precisions, i_row, i_t, o_s, o_d, m_s, m_d, S, D,
         )  # fmt: skip
         for _ in range(n_inside):
-            # Prefetch the token before this one, or the first token again before the first.
+            # The token before this one is prefetched. At the first token, the first token is loaded again.
             i_before_t = tl.maximum(i_t - 1, 0)
             i_before_row = i_row - (i_t - i_before_t) * n_heads
             (
@@ -208,13 +207,13 @@ def scan_gradient_kernel(
         tl.store(p_sums + 5 * S, b_sum_gamma2, mask=m_s)
         tl.store(p_sums + 6 * S, b_sum_tau, mask=m_s)
         tl.store(p_sums + 7 * S, b_sum_delta, mask=m_s)
-        # The next segment overwrites the scratch.
+        # The next segment overwrites the scratch buffer.
         tl.debug_barrier()
     store_state(p_gmeans + i_bh * S * 4 * D, p_gprecisions + i_bh * S, b_gmk, b_gmv, b_gp, o_s, o_d, m_s, m_d, D)
 
 
 def checkpoint_interval(n_tokens: int) -> int:
-    """Return the number of tokens per segment: √N rounded up, which minimises N / interval + interval."""
+    """Return the number of tokens per segment. It is √N rounded up, which minimises N / interval + interval."""
     return math.isqrt(n_tokens - 1) + 1
 
 
@@ -226,12 +225,17 @@ def scan_gradient(
     kept_precisions: Tensor,
     interval: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return the gradients, given contiguous gradients of out, log_norm, precision and the final state.
+    """Return the gradients of the scan.
+
+    Args:
+        gradients: Contiguous gradients of out, log_norm, precision and the final state.
+        tokens, parameters: Contiguous inputs of the scan.
+        kept_means, kept_precisions: States before every `interval`-th token.
+        interval: Number of tokens per segment.
 
     Returns:
         Gradients of the five inputs, the initial state, decay `[H, S]` (or `[B, N, H, S]`) and the other seven
-        parameters
-        `[7, H]`.
+        parameters `[7, H]`.
     """
     batch, n_tokens, heads, width = tokens.k.shape
     kept, slots = kept_precisions.shape[2:]

@@ -1,4 +1,4 @@
-"""Scan of gated filter slots on a GPU, in three kernels.
+"""Scan of gated memory slots on a GPU, in three kernels.
 
 The gain of a token for a slot depends only on the mean and precision of that slot, so each warp of the first kernel
 processes a few slots of a head over all tokens without synchronisation. The second kernel computes the weights of the
@@ -26,10 +26,10 @@ from torch import Tensor
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotParameters
 from rfa.model.recurrence.triton_token import distance, innovation, load_gates, moved, read_weights, weigh, weighted
 
-OF_A_WARP = 512  # reals of key means per warp of the scan
-REALS_OF_A_WARP = 32  # reals of the value means of all slots per warp
+OF_A_WARP = 512  # number of reals of key means per warp of the scan
+REALS_OF_A_WARP = 32  # number of reals of the value means of all slots per warp
 STAGES = 4  # three tokens are loaded ahead
-ROWS = 32  # pairs of token and head that a warp weighs
+ROWS = 32  # number of pairs of token and head per program that computes weights
 
 
 @triton.jit
@@ -37,8 +37,9 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
     """Return the offsets of a vector of 2D reals for each slot, and a mask, [4, S, D / 2] each. The first axis consists
     of the real and imaginary parts, and the two halves of the dimensions.
 
-    A thread has some numbers of each of the four groups. A vector that all slots share is loaded once per slot, so that
-    the threads of every slot have it. A single dimension is not split into halves, so the shape is [2, S, 1].
+    A thread stores some numbers of each of the four groups. A vector that is the same for all slots is loaded once per
+    slot, so that it is available in the threads of every slot. If there is a single dimension, it is not split into
+    halves, so the shape is [2, S, 1].
     """
     HALVES: tl.constexpr = 2 if BD > 1 else 1
     HALF: tl.constexpr = BD // HALVES
@@ -49,9 +50,8 @@ def offsets_of_dims(D: tl.constexpr, BS: tl.constexpr, BD: tl.constexpr):
 
 @triton.jit
 def load_driving(p_k, p_v, i_row, o_i, m_i, D: tl.constexpr, BY_VALUE: tl.constexpr):
-    """Load the key and, if BY_VALUE, the value of row i_row, [4, S, D / 2] each. Otherwise, the key is returned in
-    place of the value.
-    """
+    """Load the key and, if BY_VALUE, the value of row i_row, [4, S, D / 2] each. Unless BY_VALUE, the key is returned
+    instead of the value."""
     b_k = tl.load(p_k + i_row * 2 * D + o_i, mask=m_i, other=0.0).to(tl.float32)
     b_v = b_k
     if BY_VALUE:
@@ -69,13 +69,13 @@ def scan_kernel(
     BY_VALUE: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr, OWN_DECAY: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, j) updates the key means and precisions of BS slots from slot j · BS on, for head i mod H of sequence
-    i div H.
+    """Update the key means and precisions of BS slots, from slot j · BS on, for head i mod H of sequence i div H, in
+    program (i, j).
 
-    KEEP: whether to store the states before tokens 0, interval, 2 interval, …. HAS_LENGTHS: whether p_lengths limits
+    KEEP: Whether to store the states before tokens 0, interval, 2 interval, …. HAS_LENGTHS: Whether p_lengths limits
     the number of tokens that are read per sequence; a length below 0 or above n_tokens gives NaN precisions. OWN_DECAY:
-    whether decay is `[B, N, H, S]` rather than `[H, S]`. An iteration advances the slots by a token and compares the
-    query of the previous token with the slots. These are two independent chains of operations. Meanwhile, the next
+    Whether decay is `[B, N, H, S]` rather than `[H, S]`. An iteration advances the slots by a token and compares the
+    query of the previous token with the slots. These are two independent sequences of operations. Meanwhile, the next
     token is loaded.
     """
     i_bh = tl.program_id(0).to(tl.int64)
@@ -104,7 +104,7 @@ def scan_kernel(
     i_before = i_row - n_heads
     b_first = tl.load(p_decay + (i_row if OWN_DECAY else i_h) * S + o_s, mask=m_s, other=1.0)  # [S]
     b_k, b_v = load_driving(p_k, p_v, i_row, o_i, m_i, D, BY_VALUE)
-    # Placeholders, because there is no token before the first.
+    # These values are not used, because there is no token before the first one.
     b_gain, b_d = b_p, b_mk
     b_yk, b_yv = innovation(b_mk, b_k, b_first), b_mv  # [4, S, D / 2]
     if BY_VALUE:
@@ -184,7 +184,7 @@ def weights_kernel(
     b_a, b_log_norm, b_precision = read_weights(
         b_r2, b_p, m_s, tl.load(p_nu + i_h), tl.load(p_kappa + i_h), tl.load(p_gamma2 + i_h), tl.load(p_tau + i_h)
     )
-    # A thread may overwrite numbers of another thread's token, so all threads must have read.
+    # A thread may overwrite numbers of a token that another thread processes, so it must wait until all have read them.
     tl.debug_barrier()
     tl.store(p_course + i_row * 4 * S + o_s, b_gain, mask=m_read & m_s)
     tl.store(p_course + i_row * 4 * S + S + o_s, b_a, mask=m_read & m_s)
@@ -199,11 +199,11 @@ def values_kernel(
     S: tl.constexpr, D: tl.constexpr, BS: tl.constexpr, BW: tl.constexpr, KEEP: tl.constexpr, HAS_LENGTHS: tl.constexpr,
     OWN_DECAY: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
-    """Program (i, j) updates and reads BW reals of the value means, from real j · BW on, for head i mod H of sequence i
-    div H.
+    """Update and read BW reals of the value means, from real j · BW on, for head i mod H of sequence i div H, in
+    program (i, j).
 
-    A thread has one real of all slots. Readouts after the length of a sequence are 0. The argument `one` is always 1,
-    which the compiler does not know. If it did, a thread would get four adjacent reals.
+    A thread stores one real of all slots. Readouts after the length of a sequence are 0. The argument `one` is always
+    1, which the compiler does not know. Otherwise, it would assign four adjacent reals to a thread.
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
@@ -244,17 +244,15 @@ def blocks(slots: int, width: int) -> tuple[int, int]:
 
 
 def warps(slots: int, width: int) -> int:
-    """Return the number of warps of a program that processes a head. A thread has 16 floats of the state, or 32 for the
-    largest heads.
-    """
+    """Return the number of warps of a program that processes a head. A thread stores 16 floats of the state, or 32 for
+    the largest heads."""
     block_s, block_d = blocks(slots, width)
     return max(1, min(8, 4 * block_s * block_d // 512))
 
 
 def slots_of_a_warp(slots: int, width: int) -> int:
-    """Return the number of slots per warp of the scan. A thread has 16 reals, so that every sum is computed within a
-    warp.
-    """
+    """Return the number of slots per warp of the scan. A thread stores 16 reals, so that every sum is computed within a
+    warp."""
     block_s, block_d = blocks(slots, width)
     return min(block_s, OF_A_WARP // max(2 * block_d, 16))
 
@@ -283,8 +281,8 @@ class ScanOptions(NamedTuple):
     Attributes:
         inner: Number of reweighting passes.
         by_value: Whether the innovation of the value determines the weight, rather than that of the key.
-        interval: Tokens between checkpoints. 0 stands for no checkpoints.
-        lengths: Number of tokens of each row, `[B]` int64. Requires that there are no checkpoints.
+        interval: Number of tokens between checkpoints. 0 means that there are no checkpoints.
+        lengths: Number of tokens of each row, `[B]` int64. It is only supported without checkpoints.
     """
 
     inner: int
@@ -300,7 +298,13 @@ def scan(
     parameters: SlotParameters,
     options: ScanOptions,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Scan contiguous tokens.
+    """Scan contiguous tokens with the memory slots.
+
+    Args:
+        tokens: Inputs with leading dimensions `[B, N]`.
+        means, precisions: State before the first token.
+        parameters: Parameters of the slots.
+        options: Options of the scan.
 
     Returns:
         out `[B, N, H, W]`, log_norm, precision `[B, N, H]`, the final state, and the states before every `interval`-th

@@ -1,4 +1,4 @@
-"""Device functions for one token in the slots of one head, and its gradient, used by the scan and the step.
+"""Device functions that process one token in the slots of one head, and their gradient. The scan and the step use them.
 
 The equations are in `slots_reference.py`. The gradient is for K = 1 and the innovation of the key only.
 
@@ -20,7 +20,7 @@ import triton.language as tl
 
 LN2 = tl.constexpr(0.6931471805599453)
 SQRT_HALF_BITS = tl.constexpr(0x3F3504F3)
-POWER_23 = tl.constexpr(8388608.0)  # 2^23: the last bits of a float of that size are an integer
+POWER_23 = tl.constexpr(8388608.0)  # 2^23; if it is added to a small integer, the last bits are this integer
 
 
 @triton.jit
@@ -35,8 +35,8 @@ def log1p(x):
 def log2_near_one(f):
     """Return log2 f for sqrt(1/2) <= f <= sqrt(2), with a relative error of at most 2.4 · 2^-24.
 
-    The form is r / ln 2 + r² P(r), with a minimax polynomial P of degree 8 that is evaluated in pairs to shorten the
-    chain of operations.
+    It is computed as r / ln 2 + r² P(r), with a minimax polynomial P of degree 8 that is evaluated in pairs to shorten
+    the sequence of dependent operations.
     """
     r = f - 1.0
     r2 = r * r
@@ -50,9 +50,9 @@ def log2_near_one(f):
 def negative_power(u, exponent):
     """Return u^-exponent and ln u for u >= 1, to float accuracy.
 
-    exp(-exponent ln u) would have an error of ten roundings for large u. Therefore u is split into 2^n f with f near 1,
-    and exponent · n is split into an exact product and a small rest. Conversions operate on the bits of floats, which
-    is faster than the conversion instructions of the GPU.
+    For large u, exp(-exponent ln u) would have an error of ten rounding errors. u is therefore split into 2^n f with f
+    near 1, and exponent · n is split into an exact product and a small remainder. Conversions operate on the bits of
+    floats, which is faster than the conversion instructions of the GPU.
     """
     bits = u.to(tl.int32, bitcast=True)
     whole = (bits - SQRT_HALF_BITS) >> 23
@@ -61,7 +61,7 @@ def negative_power(u, exponent):
     # 12 bits of the exponent times 8 bits of n fit into the 24 bits of a float.
     coarse = (exponent.to(tl.int32, bitcast=True) & -4096).to(tl.float32, bitcast=True)
     exact = -coarse * n
-    # The part below the smallest normal power remains in the rest.
+    # If the power is smaller than the smallest normal float, the difference of the exponents remains in `rest`.
     shifted = tl.maximum(exact, -126.0) + 1.5 * POWER_23
     power = ((shifted.to(tl.int32, bitcast=True) << 23) + 0x3F800000).to(tl.float32, bitcast=True)
     rest = (exact - (shifted - 1.5 * POWER_23)) - tl.fma(exponent, log2_f, (exponent - coarse) * n)
@@ -152,11 +152,11 @@ def pairs(b_x):
 
 @triton.jit
 def distance(b_y):
-    """Return |y|² of every slot, [S], for a tile [2, S, D] or, in the scan, [4, S, D / 2]. The first axis of the latter
-    consists of parts and halves.
+    """Return |y|² of every slot, [S], for a tile [2, S, D] or, in the scan, [4, S, D / 2], whose first axis consists of
+    parts and halves.
 
-    The sum is first over the two lowest bits of a dimension, which belong to one thread; then over the halves of the
-    dimensions and the parts, which belong to one thread in the scan; and last over the other bits, across threads.
+    The sum is first over the two lowest bits of a dimension, which one thread stores; then over the halves of the
+    dimensions and the parts, which one thread stores in the scan; and last over the other bits, across threads.
     """
     HALF: tl.constexpr = b_y.shape[0] * b_y.shape[2] // 4
     if HALF >= 2:
@@ -199,13 +199,14 @@ def over_slots(b_x):
 
 @triton.jit
 def innovation(b_m, b_z, b_decay):
-    """Return z - E m, [2, S, D], for z [2, 1, D]."""
+    """Return z - E m, [2, S, D]. z is [2, 1, D]."""
     return tl.fma(-b_decay[None, :, None], b_m, b_z)
 
 
 @triton.jit
 def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta, INNER: tl.constexpr):
-    """Compute the weight of a token for every slot in INNER passes, given the squared distance r². All arrays are [S].
+    """Compute the weight of a token for every slot in INNER passes. All arrays are [S]; b_r2 is the squared distance
+    r².
 
     Returns:
         Prior precision p⁻; x = r² / (nu (1/p⁻ + R)), ln(1 + x) and weight of the first pass; posterior precision and
@@ -239,8 +240,9 @@ def advance(
     b_mk, b_mv, b_p, b_k, b_v, b_pi, b_process, b_decay, nu, exponent, residual_noise, delta,
     INNER: tl.constexpr, BY_VALUE: tl.constexpr,
 ):  # fmt: skip
-    """Return the state after one token, whose weight is computed in INNER passes. BY_VALUE: whether the innovation of
-    the value determines the weight.
+    """Return the state after one token, whose weight is computed in INNER passes.
+
+    BY_VALUE: Whether the innovation of the value determines the weight.
     """
     b_yk, b_yv = innovation(b_mk, b_k[:, None, :], b_decay), innovation(b_mv, b_v[:, None, :], b_decay)  # [2, S, D]
     b_r2 = distance(b_yv) if BY_VALUE else distance(b_yk)  # [S]
@@ -252,10 +254,10 @@ def advance(
 
 @triton.jit
 def compare(b_r2, b_p, m_s, nu, kappa, gamma2, tau):
-    """Compare queries with slots, given the squared distance r² of each query from a key mean.
+    """Compare queries with slots. b_r2 is the squared distance r² of each query from a key mean.
 
-    Returns the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit, each in the shape of
-    r². Where there is no slot, the logit is -inf.
+    Return the spread 1/p + gamma², x = r² / (nu spread), ln(1 + x), logit / tau, and the logit, each in the shape of
+    r². The logit of padding is -inf.
     """
     b_spread = 1.0 / b_p + gamma2
     b_x = b_r2 / (nu * b_spread)
@@ -333,7 +335,8 @@ def advance_gradient(
     b_mk, b_mv, b_p, b_yk, b_yv, b_prior, b_x, b_log, b_weight, b_posterior, b_gain, b_gmk, b_gmv, b_gp,
     b_pi, b_decay, nu, exponent, residual_noise, delta,
 ):  # fmt: skip
-    """Return gradients of `advance`, given the result of `weigh` and the gradient of the state after the token.
+    """Return gradients of `advance`. The arguments include the result of `weigh` and the gradient of the state after
+    the token.
 
     Returns:
         Gradients of the state before the token; of key and value [2, D]; of measurement and process; and, per slot [S],

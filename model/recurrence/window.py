@@ -1,14 +1,15 @@
-"""Attention over a window of exact tokens and the memory slots behind it, with one softmax.
+"""Attention with one softmax over a window of exact tokens and the memory slots that contain the earlier tokens.
 
-The ring contains the W most recent tokens, including the query's own. A token enters the slots when it leaves the ring.
-At token t, the slots therefore contain the tokens up to t - W (`slots_reference.py`) and are read at that lag:
+The ring contains the W most recent tokens, including that of the query. A token is added to the slots when it leaves
+the ring. At token t, the slots therefore contain the tokens up to t - W (`slots_reference.py`) and are read at that
+lag:
 
     slot s            mean E_l m, variance E_l² / p + q_l + gamma²,    E_l = e^{-mu_s W}, q_l = noise(mu_s, W)
     token at lag τ    mean E(τ) k, variance V(τ)                       as in attention, τ = 0 … W - 1
 
-with one softmax over the S + W logits. Each part is normalised separately, and log_norm gives its weight. Before the
-first token, the ring has W empty entries with measurement precision 0. The window ignores them, and the slots only
-predict.
+The softmax is over the S + W logits. The slots and the window are normalised separately, and log_norm gives their
+weights. Before the first token, the ring contains W empty entries with measurement precision 0. They have no weight in
+the window, and do not update the slots.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from rfa.runtime.text.config import Innovation
 
 
 def ring_width(width: int, slots: int) -> int:
-    """Return the number of real values per token and head in the ring: key, value, measurement and process. `width` is
-    2D."""
+    """Return the number of real values per token and head in the ring, for key, value, measurement and process. `width`
+    is 2D."""
     return 2 * width + 2 * slots
 
 
@@ -56,8 +57,10 @@ def window_scan(
     Args:
         tokens: Inputs with leading dimensions `[B, N]` and measurement precision > 0.
         means, precisions: State of the slots.
-        ring: `[B, W, H, 4D + 2S]`, oldest token first. It is not modified.
-        lag: Lag of the slots behind the query, W tokens.
+        ring: Tokens in the window, `[B, W, H, 4D + 2S]`, with the oldest first. It is not modified.
+        parameters: Parameters of the slots.
+        dynamics: Dynamics of the heads.
+        lag: Lag of W tokens between the slots and the query.
         inner, innovation, impl: See `slot_scan`.
 
     Returns:

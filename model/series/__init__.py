@@ -1,1 +1,1 @@
-"""The PyTorch series network, for training and for forecasting many rows at once."""
+"""Series network in PyTorch, for training and for forecasting many rows at once."""

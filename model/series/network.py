@@ -1,7 +1,8 @@
-"""Series network: blocks of RFA over the tokens of a series, and quantiles at any horizon.
+"""Series network: blocks of RFA over the tokens of a series, and an output layer for quantiles at any horizon.
 
-The output layer takes the state h of a token and the features F of a horizon (distance and seasonal paths). It returns
-quantiles of asinh((y - c) / s), with the centre c and the scale s of the token:
+The inputs of the output layer are the state h of a token and the features F of a horizon, which are its distance and
+the simple forecasts at this horizon, called paths. It returns quantiles of asinh((y - c) / s), with the centre c and
+the scale s of the token:
 
     u = gelu(W gelu(A h + B F) + b)           median = paths · w(h) + a · u           median ± cumulated softplus(…)
 
@@ -24,7 +25,7 @@ from rfa.runtime.series.config import FEATURES, LEVELS, MEDIAN, PATCH, PATHS, Se
 from rfa.runtime.series.leads import FARTHEST, LEAD_NUMBERS, lead_table
 from rfa.runtime.text.config import Mode
 
-# Initial distance between quantiles, in scales.
+# Initial distance between quantiles, in units of the scale.
 FIRST_GAP = 0.25
 
 
@@ -32,8 +33,8 @@ class LeadQueries(NamedTuple):
     """Horizons for which tokens make forecasts.
 
     Args:
-        leads: Number of cells ahead, `[B, N, K]` >= 1.
-        paths: Output of `averages_numba.describe`, `[B, N, K, P]`.
+        leads: Horizons in cells, `[B, N, K]` >= 1.
+        paths: Simple forecasts at the horizons (`averages_numba.describe`), `[B, N, K, P]`.
     """
 
     leads: Tensor
@@ -41,7 +42,7 @@ class LeadQueries(NamedTuple):
 
 
 class SeriesHead(nn.Module):
-    """Output layer that returns quantiles at horizons, `[B, N, K, Q]`, given states `[B, N, d]`."""
+    """Output layer. It returns the quantiles `[B, N, K, Q]` at the horizons of tokens with states `[B, N, d]`."""
 
     lead_table: Tensor
 
@@ -70,14 +71,17 @@ class SeriesHead(nn.Module):
         """Return the part of the hidden units that depends only on a state, `[..., W]`, and the weights of the paths,
         `[..., P]`.
         """
-        # Compute in float32 even under autocast.
+        # This is computed in float32 even under autocast.
         with torch.autocast(h.device.type, enabled=False):
             weights = self.follow(h.float())
         return self.state(h), weights
 
     def ahead(self, hidden: Tensor, weights: Tensor, features: Tensor) -> Tensor:
-        """Return the quantiles `[..., Q]` at horizons, given their features `[..., QUERY_FEATURES]` and the result of
-        `of_states`.
+        """Return the quantiles at horizons, `[..., Q]`.
+
+        Args:
+            hidden, weights: Result of `of_states`.
+            features: Features of the horizons, `[..., QUERY_FEATURES]`.
         """
         hidden = self.inner(F.gelu(hidden + self.asked(features)))
         with torch.autocast(features.device.type, enabled=False):
@@ -109,8 +113,9 @@ class SeriesNetwork(nn.Module):
         """Return the quantiles of asinh((y - c) / s) at the horizons of every token, `[B, N, K, Q]`.
 
         Args:
-            tokens: `[B, N, FEATURES]`.
+            tokens: Tokens of the series, `[B, N, FEATURES]`.
             ends: Number of cells up to each token, `[B, N]`, non-decreasing.
+            asked: The horizons.
         """
         states: Tensor = self.head(self.states(tokens, ends), asked)
         return states
@@ -134,7 +139,8 @@ class SeriesNetwork(nn.Module):
         return out
 
     def _embedded(self, tokens: Tensor) -> Tensor:
-        """Return the residual stream `[B, N, d]` in float32, because bfloat16 loses small changes of smooth series."""
+        """Return the residual stream `[B, N, d]`. It is computed in float32, because small changes of smooth series
+        would be lost in bfloat16."""
         with torch.autocast(tokens.device.type, enabled=False):
             hidden = self.embedding[0](tokens.float())
         rest: Tensor = self.embedding[1:](hidden)

@@ -1,15 +1,16 @@
-"""Series network for many tokens of several columns at once, for long parts of series on a GPU.
+"""Series network for many tokens of several columns at once, for long series on a GPU.
 
 A token reads the memory slots of its column after the last complete patch. Only a token that completes a patch changes
 them (`stream_numba.py`). Let m_j be the slots of a column after j complete patches. A layer is then
 
     m_{j+1} = scan(m_j, whole token j)            out_t = read(step(m_{j(t)}, token t, lag t)), j(t): patches before t
 
-A layer is therefore one scan over the tokens of complete patches, and a separate step for each token. All tokens of a
-layer share its matrix products. The lag of the step, 1 … PATCH cells, is included in its initial state. Because 1/p⁻ =
-E²/p + q, a step over the lag is equivalent to a step with decay 1 from the state E m and p / E².
+A layer is therefore one scan over the tokens of complete patches, and a separate step for each token. The matrix
+products of a layer are computed for all tokens at once. The lag of the step, 1 … PATCH cells, is included in its
+initial state. Because 1/p⁻ = E²/p + q, a step over the lag is equivalent to a step with decay 1 from the state E m and
+p / E².
 
-The references are `network.SeriesNetwork.states`, and `decoder_numba.py` token by token.
+The reference implementation is `network.SeriesNetwork.states`. `decoder_numba.py` computes the same token by token.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ class PatchTokens(NamedTuple):
     Args:
         numbers: Features, `[T, FEATURES]` float32.
         ends: Number of cells up to each token, `[T]`.
-        lags: Number of cells since the last complete patch, `[T]`, 1 … PATCH.
-        column: Column of each token, `[T]`.
+        lags: Number of cells since the last complete patch, `[T]`, from 1 to PATCH.
+        column: Index of the column of each token, `[T]`.
         before: Number of whole tokens before each token in its column, `[T]`.
-        whole: Indices of the whole tokens of each column, `[C, M]`. Entries after `counts` are arbitrary.
+        whole: Indices of the whole tokens of each column, `[C, M]`. Entries after `counts` are undefined.
         counts: Number of whole tokens per column, `[C]`.
     """
 
@@ -58,8 +59,12 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """Compute `before`, `whole` and `counts` of `PatchTokens`, given the column of each token and whether the token is
-    whole, `[T]` each.
+    """Compute `before`, `whole` and `counts` of `PatchTokens`.
+
+    Args:
+        column: Index of the column of each token, `[T]`.
+        is_whole: Whether each token completes a patch, `[T]`.
+        columns: Number of columns.
     """
     at = np.flatnonzero(is_whole)
     counts = np.bincount(column[at], minlength=columns)
@@ -77,7 +82,8 @@ class _Layer(NamedTuple):
     """Constants of one block.
 
     Args:
-        mix_in: Query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`, and the bias of the gates.
+        mix_in: Weights of query, key, value and gates, `[3 · H · 2D + 2 · H · S, d]`.
+        bias: Bias of the product with `mix_in`, which is 0 except for the gates.
         decay, decay2, own_process: Decay, its square and process noise over a lag of 1 … PATCH cells, `[PATCH, H, S]`.
         parameters: Slot parameters for tokens one patch apart.
         alone: Slot parameters with decay 1, for the separate step of each token.
@@ -99,7 +105,7 @@ class _Layer(NamedTuple):
 
 
 class PatchNetwork:
-    """The series network without gradients.
+    """Runs the series network without gradients.
 
     Args:
         network: Float32 network in eval mode, on a device that the slot kernels support.
@@ -125,10 +131,11 @@ class PatchNetwork:
 
     @torch.no_grad()
     def states(self, tokens: PatchTokens, means: Tensor, precisions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the states `[T, d]` of the tokens, and the memory slots after them.
+        """Return the states of the tokens, `[T, d]`, and the memory slots of the columns after them.
 
         Args:
-            means, precisions: Slots of the columns before them, `[C, L, H, S, 4D]` and `[C, L, H, S]`.
+            tokens: The tokens.
+            means, precisions: Slots of the columns before the tokens, `[C, L, H, S, 4D]` and `[C, L, H, S]`.
         """
         x = self._embedding(tokens.numbers)
         turn = _turn(tokens.ends, self._omega)
@@ -146,20 +153,20 @@ class PatchNetwork:
 
     @torch.no_grad()
     def quantiles(self, states: Tensor, of: Tensor, asked: Tensor) -> Tensor:
-        """Return the quantiles `[K, Q]` of (y - c) / s.
+        """Return the quantiles of (y - c) / s at horizons, `[K, Q]`.
 
         Args:
-            states: `[T, d]`.
-            of: Index of the state of each query, `[K]`.
-            asked: Features of the queries, `[K, QUERY_FEATURES]`. See `LeadQueries`.
+            states: States of the tokens, `[T, d]`.
+            of: Index of the state of each horizon, `[K]`.
+            asked: Features of the horizons, `[K, QUERY_FEATURES]`. See `LeadQueries`.
         """
         hidden, weights = self._head.of_states(states)
         found = self._head.ahead(hidden[of], weights[of], asked)
         return torch.sinh(found.clamp(-FARTHEST_QUANTILE, FARTHEST_QUANTILE))
 
     def _inputs(self, layer: _Layer, normed: Tensor, turn: tuple[Tensor, Tensor], lag: Tensor) -> SlotInputs:
-        """Return the inputs of the memory slots in the rotating frame. `lag` is the lag of each token minus one
-        cell."""
+        """Return the inputs of the memory slots in the rotating frame. `lag` is the lag of each token in cells, minus
+        one."""
         heads, slots = layer.decay.shape[1:]
         joint = torch.addmm(layer.bias, normed, layer.mix_in.T)
         vectors, gates = joint.split([joint.shape[1] - 2 * heads * slots, 2 * heads * slots], 1)
@@ -175,7 +182,7 @@ class PatchNetwork:
 def _mixed(
     layer: _Layer, inputs: SlotInputs, tokens: PatchTokens, means: Tensor, precisions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the readouts of the tokens `[T, …]` of a layer, and the memory slots of the columns after them."""
+    """Return the readouts of the tokens in a layer, `[T, …]`, and the memory slots of the columns after them."""
     at_means, at_precisions = means[:, None], precisions[:, None]  # [C, M + 1, …], after 0 … M whole patches
     if tokens.whole.shape[1]:
         whole = SlotInputs(*(part[tokens.whole] for part in inputs))
@@ -220,9 +227,9 @@ def _on(device: torch.device, array: Array) -> Tensor:
 
 
 def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the cosine and sine `[T, H, D]` of the phases of tokens. The phases are wrapped in float64.
+    """Return the cosine and sine of the phases of tokens, `[T, H, D]`. The phases are wrapped in float64.
 
-    Integer cells are converted to float64 first, because torch divides integers in float32, which is inexact beyond
+    Integer cells are converted to float64 first, because torch divides integers in float32, which is inexact above
     2^24.
     """
     phase = wrapped_phase(omega, ends.double() / PATCH, torch.float32)
@@ -230,6 +237,6 @@ def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate vectors in the same way as `dynamics.rotate`, with a given cosine and sine."""
+    """Rotate vectors like `dynamics.rotate`, with the cosine and sine of the phase."""
     real, imaginary = x.chunk(2, -1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)
