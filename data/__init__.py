@@ -1,4 +1,5 @@
-"""Reads recorded series from files and tables into times and numbers, and writes times back in the same form."""
+"""Read recorded series from files and tables into times and numbers, and write times back in the format of the
+input."""
 
 from rfa.data.frame import Frame, ReadOptions, read_all, read_frame
 from rfa.data.horizon import future_times, usual_lag, usual_step

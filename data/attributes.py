@@ -1,4 +1,5 @@
-"""Files with `@attribute` lines above `@data`: Monash's .tsf, with one series per line, and Weka's ARFF."""
+"""Read files with a header above the rows, such as ARFF and .tsf files with `@attribute` lines, and recordings of
+instruments."""
 
 from __future__ import annotations
 
@@ -26,26 +27,31 @@ WRISTBAND: Final = re.compile(r"(1\d{9}(?:\.\d+)?)(?:, ?\1)*\r?\n(\d+(?:\.\d+)?)
 SEISMIC: Final = re.compile(
     r"TIMESERIES (\S+), \d+ samples, ([\d.]+) sps, (\d{4}-\d\d-\d\dT[\d:.]+), (SLIST|TSPAIR), \w+, ?(\S*)[^\n]*\n"
 )
-# The number of lines of the header, as in NASA's files; and the names above the rows of Igor's waves.
+# First line of NASA's files, which contains the number of lines of the header, and first lines of Igor's waves, which
+# contain the names of the columns.
 LINES: Final = re.compile(r"(\d{1,3})[, ]+1001\s*\n")
 WAVES: Final = re.compile(r"IGOR\s+WAVES(?:/\w+)*\s+([^\n]+?)\s*\nBEGIN\s*\n([^A-Z]*)")
-# A line that names a column by its number, such as `Sig2  Temperature (°C)` or `@ s1 legend "Temperature"`, and the
-# label of the first column in files of Grace.
+# Line with the name of a column and its number, such as `Sig2  Temperature (°C)` or `@ s1 legend "Temperature"`, and
+# line with the name of the first column in files of Grace.
 NAMED: Final = re.compile(r'\W*([A-Za-z]+)[ _]?(\d+)(?:\s+legend\b)?[\s:=]+"?([^"\n]*[^\W\d][^"\n]*?)"?\s*')
 AXIS: Final = re.compile(r'(?m)^@\s+xaxis\s+label\s+"([^"]+)"')
 MOST_ABOVE: Final = 500
-# Longer lines name no column. The time to match one grows faster than its length.
+# Longer lines are not searched for the name of a column, because the time of a match grows faster than the length.
 LONGEST_NAMED: Final = 200
 FEWEST_ROWS: Final = 4
 FEWEST_NAMES: Final = 2
-# Pairs of a time and a value as redis-cli lists them.
+# Pair of a time and a value in the output of redis-cli.
 PAIRS: Final = re.compile(r'(?m)^ *\d+\) +1\) (?:\(integer\) )?(\d+)\r?\n +2\) "?([^"\r\n]+)"?\r?$')
 MOST_PER_SECOND: Final = 10_000.0
 START: Final = "start_timestamp"
 
 
 def read_series_lines(text: str) -> Rows | None:
-    """Return the series of a .tsf file, or None for other files."""
+    """Return the series of a .tsf file. Return None if the text is not such a file.
+
+    Raises:
+        ValueError: If a line has another number of attributes than the header, or the file has too many values.
+    """
     parts = _parts(text)
     if parts is None or ":" not in parts[1].partition("\n")[0]:
         return None
@@ -67,15 +73,14 @@ def read_series_lines(text: str) -> Rows | None:
 
 
 def as_csv(text: str) -> str | None:
-    """Return ARFF as CSV with a header, or None for other text."""
+    """Convert ARFF to CSV with a header. Return None if the text is not ARFF."""
     parts = _parts(text)
     return None if parts is None else f"{','.join(parts[0])}\n{parts[1]}"
 
 
 def scope_as_csv(text: str) -> str | None:
-    """Return a recording of Rigol's oscilloscopes, whose start and step are above the values, as CSV, or None for other
-    text.
-    """
+    """Convert a recording of Rigol's oscilloscopes to CSV. Its header contains the start and the step. Return None for
+    other text."""
     if (found := SCOPE.match(text)) is None:
         return None
     start, step = float(found[3]), float(found[4])
@@ -86,9 +91,8 @@ def scope_as_csv(text: str) -> str | None:
 
 
 def wristband_as_csv(text: str) -> str | None:
-    """Return Empatica's files, whose first lines are the start and the rows per second, as CSV, or None for other
-    text.
-    """
+    """Convert a file of Empatica's wristbands to CSV. Its first lines contain the start and the rows per second. Return
+    None for other text."""
     if (found := WRISTBAND.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     start, rate = float(found[1]), float(found[2])
@@ -98,7 +102,7 @@ def wristband_as_csv(text: str) -> str | None:
 
 
 def seismic_as_csv(text: str) -> str | None:
-    """Return a channel of a seismometer, as EarthScope writes it, with times, as CSV, or None for other text."""
+    """Convert a channel of a seismometer, in EarthScope's format, to CSV with times. Return None for other text."""
     if (found := SEISMIC.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     name = found[5].strip() or "value"
@@ -111,9 +115,8 @@ def seismic_as_csv(text: str) -> str | None:
 
 
 def counted_header_as_csv(text: str) -> str | None:
-    """Return NASA's files, whose first number counts the lines of the header, from their names on, and Igor's waves as
-    CSV, or None for other text.
-    """
+    """Convert a file of NASA, whose first number is the number of lines of the header, or Igor's waves, to CSV. Return
+    None for other text."""
     if (waves := WAVES.match(text)) is not None:
         names, rows = re.split(r"[, ]+", waves[1]), (line.split() for line in waves[2].splitlines())
         return "\n".join([",".join(names), *(",".join(row) for row in rows if row)]) + "\n"
@@ -124,7 +127,8 @@ def counted_header_as_csv(text: str) -> str | None:
 
 
 def numbered_names_as_csv(text: str) -> str | None:
-    """Return rows of numbers below lines that name their columns by numbers, as CSV, or None for other text."""
+    """Convert rows of numbers to CSV if the lines above them contain numbered column names. Return None for other
+    text."""
     above: list[str] = []
     begin = 0
     for line in itertools.islice(re.finditer(r"(?m)^[^\n]*\n", text), MOST_ABOVE):
@@ -137,7 +141,7 @@ def numbered_names_as_csv(text: str) -> str | None:
     for named in filter(None, map(NAMED.fullmatch, short)):
         names.setdefault(named[1].lower(), {})[int(named[2])] = named[3]
     if not names:
-        return None  # before the rows are split, of which other files may have millions
+        return None  # return before the rows are split, because other files may have millions of rows
     rows = [cells for line in text[begin:].splitlines() if (cells := line.split()) and line[0] not in "@&#"]
     if len(rows) < FEWEST_ROWS or len({*map(len, rows)}) > 1 or not all(map(is_data, rows[:FEWEST_ROWS])):
         return None
@@ -154,14 +158,14 @@ def numbered_names_as_csv(text: str) -> str | None:
 
 
 def pairs_as_csv(text: str) -> str | None:
-    """Return pairs of a time and a value as redis-cli lists them, as CSV, or None for other text."""
+    """Convert pairs of a time and a value in the output of redis-cli to CSV. Return None for other text."""
     if PAIRS.match(text) is None:
         return None
     return "\n".join(["time,value", *map(",".join, PAIRS.findall(text))]) + "\n"
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:
-    """Return the names of the attributes, and the lines below `@data`."""
+    """Return the names of the attributes, and the lines below `@data`. Return None if the text has none."""
     found = DATA.search(text[:100_000])
     names = [name.strip("'\"") for name in ATTRIBUTE.findall(text[: found.start()])] if found else []
     return (names, text[found.end() :].lstrip("\r\n")) if found and names else None

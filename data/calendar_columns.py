@@ -1,4 +1,4 @@
-"""Detection of number columns that are parts of dates, because they are in range and advance together."""
+"""Detect number columns that are parts of dates by their range and their order."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rfa.data.clock_choice import numeric_sample, sample, starts_with_number
 from rfa.data.clock_numbers import are_dates, are_times_of_day
 from rfa.data.month_names import LANGUAGES, names
 
-# Names of the columns of a file without a header: year, month, day and hour.
+# Default names of the first four columns of a file without a header, which may be year, month, day and hour.
 UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
-# Maximum number of decreasing dates in columns that only their content shows to be a calendar.
+# Maximum share of decreasing dates in columns that are detected as dates by their content alone.
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
 MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
@@ -28,7 +28,8 @@ SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 
 
 def is_calendar(columns: Mapping[str, Any]) -> bool:
-    """Whether the first columns of a file without a header are year, month, day and hour, which advance together."""
+    """Return whether the first columns of a file without a header are the year, month, day and hour of increasing
+    times."""
     if list(columns)[:4] != list(UNNAMED):
         return False
     parts = [numeric_sample(columns[name]) for name in UNNAMED]
@@ -43,7 +44,7 @@ def is_calendar(columns: Mapping[str, Any]) -> bool:
 
 
 def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
-    """Whether two columns are the years and numbers of months without a gap."""
+    """Return whether two columns are the years and months of consecutive months."""
     year, month = parts
     if year is None or month is None or not MONTHS <= len(year) == len(month) == rows:
         return False
@@ -52,7 +53,8 @@ def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
 
 
 def days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Numbers that order the days of years, months and days; None unless they are such, and mostly go on."""
+    """Return numbers that increase with the date of year, month and day columns. Return None if the columns are not
+    such dates, or more than MOST_BACK of the dates decrease."""
     year, month, day = parts
     if year is None or month is None or day is None or not len(year) == len(month) == len(day) > 1:
         return None
@@ -65,29 +67,28 @@ def days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
 
 
 def are_hours(hour: np.ndarray | None, rows: int) -> bool:
-    """Return whether a column has several hours of a day, in all rows."""
+    """Return whether a column contains an hour of the day in each row, and at least three different hours."""
     if hour is None or len(hour) != rows or len(np.unique(hour)) < 3:
         return False
     return bool(((hour >= 0) & (hour <= 24) & (hour % 1 == 0)).all())
 
 
 def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the first adjacent columns such as 20240131 and 93000 that advance together, or None without such
-    columns.
-    """
+    """Return the first adjacent columns whose numbers are dates and times of day, such as 20240131 and 93000, that
+    increase together. Return None if there are none."""
     for date, clock in itertools.pairwise(columns):
         days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
         if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
             continue
         moments = days * 10**6 + times * (1 if times.max() > 2400 else 100)
-        # Numbers that merely count the parts of a day end before 100.
+        # Smaller numbers may be the hours or other parts of a day.
         if are_times_of_day(times) and times.max() >= 100 and (np.diff(moments) >= 0).all():
             return date, clock
     return None
 
 
 def compact_hours(names: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns with times of day such as 930."""
+    """Return the columns whose numbers are times of day such as 930."""
     numbers = {name: numeric_sample(columns[name]) for name in names}
     return [name for name, found in numbers.items()
             if found is not None and are_times_of_day(found) and found.max() >= 100]  # fmt: skip
@@ -97,13 +98,14 @@ def are_merged(part: Any, last: Any) -> bool:
     """Return whether most cells of a part of dates are empty, as in merged cells of a spreadsheet.
 
     Args:
-        last: the finest part, which must not have empty cells.
+        part: Column with a part of the dates, such as the year.
+        last: Column with the finest part of the dates, which must not have empty cells.
     """
     return bool(part.null_count and 2 * part.null_count >= len(part) and not last.null_count and part[0].is_valid)
 
 
 def padded(cells: Any) -> Any:
-    """Pad times of day that are whole numbers to four or six digits. Other text is unchanged."""
+    """Pad times of day that are integers to four or six digits. Other text is not changed."""
     import pyarrow.compute as pc
 
     if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():
@@ -113,7 +115,7 @@ def padded(cells: Any) -> Any:
 
 
 def half_hours(numbers: Any) -> Any:
-    """Return the beginnings of the half-hours of a day, which are counted from 1, as text such as 00:30."""
+    """Convert the half-hours of a day, which are counted from 1, to the times at which they begin, such as 00:30."""
     import pyarrow as pa
 
     texts = [None if n is None else f"{(n - 1) // 2:02d}:{30 * ((n - 1) % 2):02d}" for n in numbers.to_pylist()]
@@ -121,9 +123,8 @@ def half_hours(numbers: Any) -> Any:
 
 
 def months_of(column: Any) -> dict[str, int]:
-    """Return the months of a column's distinct cells. It is empty unless they are names in one language, or codes such
-    as M01.
-    """
+    """Return the month of each distinct cell of a column. The result is empty unless all cells are month names in one
+    language, or codes such as M01."""
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
@@ -138,7 +139,7 @@ def months_of(column: Any) -> dict[str, int]:
 
 
 def month_numbers(column: Any) -> Any:
-    """Return month names as numbers. Other columns are unchanged."""
+    """Convert month names to numbers. Other columns are not changed."""
     import pyarrow as pa
 
     months = months_of(column)
@@ -149,7 +150,7 @@ def month_numbers(column: Any) -> Any:
 
 
 def write_month(number: int, column: Any) -> str:
-    """Return the name of a month as the column writes it, or a number if it does not occur."""
+    """Return the name of a month as written in the column. If the month does not occur in it, return the number."""
     return next((cell for cell, month in months_of(column).items() if month == number), str(number))
 
 

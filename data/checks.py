@@ -1,4 +1,4 @@
-"""Checks of a table after it was read. Implausible times are refused with the options that help."""
+"""Check the times of a table after it was read. Errors about implausible times name the options that help."""
 
 from __future__ import annotations
 
@@ -12,28 +12,33 @@ from rfa.data.clock_numbers import DAY
 
 # Minimum number of rows for judging whether times are plausible.
 FEWEST_ROWS: Final = 8
-# Shares of rows whose time is before, or equal to, the previous row's time, from which on the rows are not one series.
+# If the time of more than these shares of the rows is before, or equal to, that of another row, the rows are not one
+# series.
 MOST_BACK, MOST_REPEATED = 0.05, 0.5
-# Plain numbers that decrease more often than this are not times.
+# Numbers that decrease in more than this share of the rows are not times.
 MOST_FALLING: Final = 0.4
-# Plausible range of times, from 1700 to 2100, and the longest plausible gap, in years and in usual steps.
+# Plausible range of times, from 1700 to 2100. Longest plausible gap, which is the larger of 20 years and a number of
+# typical time steps.
 EARLIEST, LATEST = -8_520_336_000.0, 4_102_444_800.0
 LONGEST_GAP, MOST_STEPS = 20 * 365.25 * DAY, 1000.0
 MOST_LABELS: Final = 0.5
-# Number of steps whose median is the usual step.
+# Approximate number of steps from which the typical step is computed.
 SAMPLED: Final = 10_000
 
 
 def check_clock(
     columns: dict[str, Any], clock: str, times: np.ndarray, by: Sequence[str], *, is_dated: bool, first_row: int
 ) -> None:
-    """Refuse times that were found by their content if they are not plausible. Times that the caller named are
-    accepted.
+    """Check that times that were detected by their content are plausible. Times in a column that the caller named are
+    not checked.
 
     Args:
-        columns: columns of the table, without keys.
-        times: times of all rows, in their order.
-        by: key columns.
+        columns: Columns of the table, without keys.
+        clock: Name of the time column.
+        times: Times of all rows, in the order of the rows.
+        by: Names of the key columns.
+        is_dated: Whether the times are dates.
+        first_row: Number of the first row, for messages.
 
     Raises:
         ValueError: If times are out of range or out of order. The message names the options that help.
@@ -63,7 +68,7 @@ def check_clock(
 
 
 def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
-    """Return whether each time has two rows that differ."""
+    """Return whether each time occurs in exactly two rows, and the rows of some time differ."""
     if (np.unique(times, return_counts=True)[1] != 2).any():
         return False
     first, second = np.sort(np.argsort(times, kind="stable").reshape(-1, 2), axis=1).T
@@ -97,7 +102,7 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
 
 
 def _may_label(column: Any) -> bool:
-    """Return whether the text repeats as labels do."""
+    """Return whether the texts of a column repeat, so that they may label series."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,7 +1,7 @@
-"""The time column of a table, and its times in seconds since 1970 UTC.
+"""Read the times of a column as seconds since 1970 UTC.
 
-Times without a time zone are in UTC unless the caller names one; the machine's own time zone is never used. The order
-of the rows resolves the hour that repeats in autumn.
+Times without a time zone are in UTC unless the caller names a time zone; the time zone of the machine is never used.
+The order of the rows resolves the hour that repeats in autumn.
 """
 
 from __future__ import annotations
@@ -36,35 +36,37 @@ from rfa.data.units import TIMES
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
-# The name of a time zone after its offset, as JavaScript writes it.
+# Name of a time zone after its offset, as in the output of JavaScript.
 ZONE_NAME: Final = r" \([^()]*\)$"
-# The end of times without words that are rewritten: a colon before milliseconds, or the mark of a footnote.
+# End of times without words that must be rewritten: a colon before milliseconds, or a footnote mark.
 MARKED: Final = r":\d\d:\d{3}$|\*$"
-# Times since a start, as hours, minutes and seconds.
+# Format of elapsed times in hours, minutes and seconds.
 CLOCK_FACE: Final = "hours:minutes:seconds"
-# Hours of consecutive days without a date, from 0 or from 1.
+# Formats of hours of consecutive days without a date, counted from 0 and from 1.
 HOURS_OF_DAY: Final = ("hours from 0", "hours from 1")
 FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
-# Number of cells that decide which of these are rewritten.
+# Number of cells that are searched for text that must be rewritten.
 MOST_ALL: Final = 10_000
-# Midnight as the end of a day.
+# Midnight that is written as 24:00 of the day before.
 END_OF_DAY: Final = r"^(.*\d)[ T]24(:?(?:00)?)(:?00)?$"
-# Number of cells that decide which formats are tried on all cells.
+# Number of cells on which formats are tested before they are tried on all cells.
 SAMPLED: Final = 60
-# Number of sampled cells whose own formats are tried, because a month may have the same name in several languages.
+# Number of sampled cells from which candidate formats are derived. There are several, because a month may have the same
+# name in several languages.
 TRIED: Final = 12
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The times of a column.
+    """Times of the rows of a table.
 
     Attributes:
         stamps: `[N]` seconds since 1970, plain numbers, or Arrow timestamps without a time zone that are local to
             `zone`.
-        note: how the column was read.
-        is_dated: whether times are moments.
-        form: how the times are written: a strptime format, ISO, or units per second. None for Arrow's date types.
+        note: Description of how the column was read.
+        is_dated: Whether times are dates rather than plain numbers.
+        zone: Time zone of the timestamps. None for numbers.
+        form: Format of the times: a strptime format, ISO, or units per second. None for Arrow's date types.
     """
 
     stamps: Any
@@ -81,7 +83,7 @@ class Clock:
 
 
 class AmbiguousDates(ValueError):
-    """Raised when dates have several readings. Has the formats."""
+    """Raised when dates match several formats. The attribute `formats` contains them."""
 
     def __init__(self, name: str, cell: str, formats: list[str]) -> None:
         options = " or ".join(f"--time-format={each!r}" for each in formats)
@@ -106,11 +108,15 @@ def get_zone(name: str) -> tzinfo:
 def read_clock(
     column: Any, name: str, *, zone: str, time_format: str | None, rows: np.ndarray, begins: np.ndarray | None = None
 ) -> Clock:
-    """Return the times of a column with numbers, text, or dates in Arrow's types.
+    """Return the times of a column of numbers, text, or dates in Arrow's types.
 
     Args:
-        rows: row numbers in the file, for messages.
-        begins: positions where another series begins, whose times may be earlier.
+        column: The column.
+        name: Name of the column, for messages.
+        zone: Time zone of times without a time zone.
+        time_format: Format of the times. If None, it is detected.
+        rows: Row numbers in the file, for messages.
+        begins: Positions where another series begins. Its times may be before those of the previous series.
 
     Raises:
         ValueError: If a cell is empty or not a time, day and month are ambiguous, or the time zone is unknown.
@@ -207,16 +213,14 @@ def _plain_text(column: Any) -> Any:
 
 
 def _may_have_words(column: Any) -> bool:
-    """Return whether a cell may have a letter or a bracket. This is faster than regular expressions, which numbers
-    never match.
-    """
+    """Return whether a cell may contain a letter or a bracket. This is faster than regular expressions."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     texts = (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) for chunk in chunks)
     return any(bool(((text >= ord("A")) | (text == ord("("))).any()) for text in texts)
 
 
 def _from_timestamps(stamps: Any, kind: str, zone: str) -> Clock:
-    """Return the clock of Arrow timestamps, which have a time zone or are local to `zone`."""
+    """Return the times of Arrow timestamps, which have a time zone or are local to `zone`."""
     if stamps.type.tz is not None:
         return Clock(stamp_seconds(stamps), f"{kind}dates")
     note = f"{kind}dates, taken as {zone}"
@@ -238,11 +242,11 @@ def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:
-    """Return the clock of plain numbers, or of seconds since 1970, Excel days, years or compact dates if their size and
-    the name suggest it.
+    """Return the times of plain numbers. They are read as seconds since 1970, Excel days, years or compact dates if
+    their size and the name of the column suggest it.
 
     Args:
-        time_format: a form that `parse_form` accepts. Other formats are for text.
+        time_format: A format that `parse_form` accepts. Other formats are for text.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -273,9 +277,8 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: s
 
 
 def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
-    """Return times since a start, such as 26:10:00 or 90 min, or None for other text. Times of day continue after
-    midnight.
-    """
+    """Return elapsed times such as 26:10:00 or 90 min. Times of day continue after midnight. Return None for other
+    text."""
     if elapsed(str(cells[0])) is None:
         return None
     found = [elapsed(cell) for cell in cells.to_pylist()]
@@ -293,9 +296,8 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
 
 
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
-    """Return the clock of text in a known format. It is the only format that fits every cell, or the only one whose
-    times do not decrease.
-    """
+    """Return the times of text whose format is detected. It is the only known format that all cells match, or the only
+    such format for which times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
@@ -322,7 +324,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
 
 
 def _sampled_formats(cells: Any) -> list[str]:
-    """Return the formats that fit every cell of a sample."""
+    """Return the formats that all sampled cells match."""
     import pyarrow as pa
 
     chosen = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Choice of a table's time column, by its name and by a sample of its cells."""
+"""Choose the time column of a table by its name and by a sample of its cells."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ CLOCK_NAMES: Final = (
     "time", "timestamp", "ts", "ds", "date", "datetime", "_time", "date_time", "time_stamp", "date/time",
     "timestamp_utc", "time_utc", "utc", "epoch", "unixtime", "unix_time", "datum", "zeit", "zeitstempel",
 )  # fmt: skip
-# Names that are preferred among several columns of dates.
+# Names of time columns that are preferred if several columns contain dates.
 USUAL_DATES: Final = ("last_changed", "last_updated", "start", "start_time", "created_at")
-# Words in the names of columns whose times are numbers.
+# Words in the names of time columns that contain numbers.
 UNIX_WORDS: Final = frozenset((
     "unix", "epoch", "time", "timestamp", "ts", "ms", "ns", "us", "utc", "stamp", "clock", "date", "datetime",
     "created", "updated", "at", "unixtime", "zeit", "temps", "tiempo", "hora", "tempo", "tijd", "start",
@@ -44,28 +44,27 @@ ELAPSED_WORDS: Final = frozenset((
     "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "second", "seconds", "sec", "secs",
 ))  # fmt: skip
 RELATIVE_WORDS: Final = frozenset(("relative", "elapsed", "rel", "since"))
-# Names of times since a start, in rows that need not be in their order.
+# Names of columns with elapsed times, whose rows may be in another order.
 OFFSET_NAMES: Final = ("offset", "elapsed")
 # Minimum number of rows for a column of evenly spaced numbers to be the time column without a matching name.
 FEWEST_EVEN: Final = 8
 SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
-# Longer names of one or two columns are lines of text.
+# If a table has one or two columns with longer names, its first line is a line of text.
 LONGEST_NAME: Final = 40
-# Share of cells that must look like times for a column to be the time column.
+# Minimum share of the cells of a time column that must look like times.
 MOSTLY: Final = 0.8
-# Placeholders for column names.
+# Values or times in the place of column names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
-# Dates of days without separators are larger numbers, and dates of months are smaller ones.
+# Dates of days without separators, such as 20240131, are larger than this. Dates of months, such as 202401, are not.
 COMPACT_LEAST: Final = 1_000_000
-# Number of sampled cells that are parsed as dates.
+# Approximate number of sampled cells that are parsed as dates.
 PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """Return the time column, or None. It has a usual name, or is the first column of dates, or else a column of
-    numeric times.
-    """
+    """Return the name of the time column. It has a usual name, or is the first column of dates, or otherwise a column
+    of numeric times. Return None if there is none."""
     lower: dict[str, str] = {}
     for name in columns:
         lower.setdefault(name.strip().lower(), name)
@@ -86,7 +85,7 @@ def clock_column(columns: dict[str, Any]) -> str | None:
 
 
 def _hour_column(columns: dict[str, Any]) -> str | None:
-    """Return the first column called hour whose numbers are the hours of consecutive days, without a date."""
+    """Return the first column that is called hour and contains the hours of consecutive days, without a date."""
     for name, column in columns.items():
         numbers = _all_numbers(column) if is_hour_name(name) else None
         if numbers is not None and first_hour(numbers) is not None:
@@ -100,7 +99,7 @@ def _is_unix_column(column: Any) -> bool:
 
 
 def _first_elapsed(columns: dict[str, Any]) -> str | None:
-    """Return the first column if it has times since a start or times of day."""
+    """Return the first column if it contains elapsed times or times of day."""
     import pyarrow as pa
 
     name = next(iter(columns), None)
@@ -111,13 +110,14 @@ def _first_elapsed(columns: dict[str, Any]) -> str | None:
 
 
 def date_columns(columns: dict[str, Any]) -> list[str]:
-    """Return the columns that hold dates. Constant columns count only if there is no other."""
+    """Return the columns that contain dates. Constant columns are returned only if there are no others."""
     found = [name for name, column in columns.items() if holds_dates(column)]
     return [name for name in found if not _is_constant(columns[name])] or found
 
 
 def _is_finer(column: Any, days: Any) -> bool:
-    """Return whether text has the days of another column, which repeat, followed by a time of day."""
+    """Return whether each cell of a text column consists of the date in the column `days`, in which dates repeat, and a
+    time of day."""
     import pyarrow as pa
 
     if column is days or not (pa.types.is_string(column.type) and pa.types.is_string(days.type)):
@@ -144,7 +144,7 @@ def sample(column: Any) -> Any:
 
 
 def take(column: Any, rows: np.ndarray) -> Any:
-    """Return the cells of sorted rows. Arrow would copy all chunks even for a few rows."""
+    """Return the cells of sorted rows. The method of Arrow would copy all chunks even for a few rows."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray) or column.num_chunks < 2:
@@ -159,12 +159,12 @@ def take(column: Any, rows: np.ndarray) -> Any:
 
 
 def starts_with_number(column: Any) -> bool:
-    """Return whether the first cell is a plain number, which is enough to know for most columns."""
+    """Return whether the first cell is a plain number. This is a fast way to exclude most columns."""
     return len(column) > 0 and re.fullmatch(r"-?\d+(\.\d+)?", column[0].as_py() or "") is not None
 
 
 def holds_dates(column: Any) -> bool:
-    """Return whether every sampled cell is a date with its year."""
+    """Return whether the sampled cells of a column are dates with a year."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -180,7 +180,7 @@ def holds_dates(column: Any) -> bool:
 
 
 def has_time(cell: str) -> bool:
-    """Return whether a cell may be a time, and not a word such as "Total"."""
+    """Return whether a cell may be a time rather than a word such as "Total"."""
     return re.search(r"\d", cell) is not None and not NO_TIME.fullmatch(cell)
 
 
@@ -197,7 +197,7 @@ def _is_date(cell: str) -> bool:
 
 
 def numeric_sample(column: Any) -> np.ndarray | None:
-    """Return the sampled cells as numbers, or None if they are not numbers."""
+    """Return the sampled cells as numbers. Return None if they are not finite numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -212,10 +212,11 @@ def numeric_sample(column: Any) -> np.ndarray | None:
 
 
 def refuse_unknown_times(columns: dict[str, Any]) -> None:
-    """Refuse a table without a time column if cells or names look like times, instead of just counting its rows.
+    """Check that no column of a table without a time column looks like times. Otherwise, the rows would only be
+    numbered.
 
     Raises:
-        ValueError: If they do. The message names the options that help.
+        ValueError: If the name or the cells of a column look like times. The message names the options that help.
     """
     import pyarrow as pa
 
@@ -259,7 +260,7 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
 
 
 def _may_be_clock(column: Any) -> bool:
-    """Return whether numbers only increase, and do not count the rows."""
+    """Return whether the numbers of a column strictly increase and are not row numbers."""
     numbers = numeric_sample(column)
     if numbers is None or len(numbers) < FEWEST_EVEN:
         return False
@@ -277,9 +278,8 @@ def _is_constant(column: Any) -> bool:
 
 
 def _numeric_clock(columns: dict[str, Any]) -> str | None:
-    """Return the first column of years, compact dates, Excel days, or units since 1970, or else of seconds that only
-    increase.
-    """
+    """Return the first column of years, compact dates, Excel days, or units since 1970, or otherwise of increasing
+    seconds."""
     for position, (name, column) in enumerate(columns.items()):
         numbers = numeric_sample(column)
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):
@@ -304,7 +304,8 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
 
 
 def epoch_column(columns: dict[str, Any], form: str) -> str | None:
-    """Return the first column of numbers that only increase and are dates of this or the last century in a form."""
+    """Return the first column of increasing numbers that are dates between 1700 and 2040 in the format `form`. Return
+    None if there is none."""
     for name, column in columns.items():
         numbers = numeric_sample(column)
         if numbers is not None and len(numbers) > 1 and not is_unix(numbers) and (np.diff(numbers) > 0).all():
@@ -319,7 +320,7 @@ def epoch_column(columns: dict[str, Any], form: str) -> str | None:
 
 
 def _is_even(column: Any) -> bool:
-    """Return whether plain numbers increase in equal steps other than 1, as times or positions do."""
+    """Return whether the numbers of a column increase in equal steps other than 1, like times or positions."""
     if (numbers := _all_numbers(column)) is None:
         return False
     steps = np.diff(numbers)
@@ -327,7 +328,7 @@ def _is_even(column: Any) -> bool:
 
 
 def _all_numbers(column: Any) -> np.ndarray | None:
-    """Return all cells of a column of numbers, or None for other and for short columns."""
+    """Return all cells of a column of numbers. Return None for other columns and for short columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

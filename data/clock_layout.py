@@ -90,7 +90,8 @@ def _single_column(table: Table, rest: dict[str, Any], options: ReadOptions) -> 
 
 
 def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
-    """Return the columns other than keys. The first one, which may be the time column, has decimal points."""
+    """Return the columns other than keys. In the first one, which may be the time column, decimal commas become decimal
+    points."""
     rest = {name: column for name, column in table.columns.items() if name not in by}
     if table.separator in SEPARATORS_WITH_DECIMAL_COMMA and rest:
         first = next(iter(rest))
@@ -99,7 +100,7 @@ def _without_keys(table: Table, by: Sequence[str]) -> dict[str, Any]:
 
 
 def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """Return the table and its columns without rows at the ends that have no time."""
+    """Return the table and its columns without rows at the beginning and end that have no time."""
     rows = timed_rows(rest[clock])
     if (left := len(table) - (rows.stop - rows.start)) == 0:
         return _cut_sums(table, rest, clock)
@@ -109,7 +110,7 @@ def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
 
 
 def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, dict[str, Any]]:
-    """Return the table and its columns without rows in between that have words instead of a time, such as sums."""
+    """Return the table and its columns without rows that contain words instead of a time, such as rows with sums."""
     if (left := untimed_rows(rest[clock])) is None:
         return table, rest
     word = str(rest[clock][int(left[0])].as_py())[:40]

@@ -1,4 +1,5 @@
-"""Times written as numbers: units since 1970, Excel days, years, and dates without separators."""
+"""Recognise times that are written as numbers, which are units since 1970, Excel days, years, or dates without
+separators."""
 
 from __future__ import annotations
 
@@ -10,29 +11,30 @@ import numpy as np
 from rfa.data.epochs import DAY, DECIMAL_YEARS, EXCEL, MATLAB, ORIGINS, WORDS, form_in, to_seconds
 from rfa.data.units import TIMES
 
-# Numbers of at least this size count units since 1970, with the given number of units per second. They are dates from
-# 1973 on.
+# Smallest number that is read as a time since 1970 in a unit, number of units per second, and name of the unit. The
+# smallest number is a time in 1973.
 EPOCHS: Final = ((1e17, 1e9, "nanoseconds"), (1e14, 1e6, "microseconds"), (1e11, 1e3, "milliseconds"))
 EPOCH_SECONDS: Final = 1e8
-# Units of 100 ns from 2000 to 2100, and 1970 in seconds of these clocks. As nanoseconds since 1970, they would all lie
-# within one year.
+# Range of numbers that are read as units of 100 ns, from 2000 to 2100, the time of 1970 in seconds since their origin,
+# and their name. As nanoseconds since 1970, all these numbers would be in the same year.
 TICKS: Final = (
     (1.259e17, 1.575e17, 11_644_473_600, "units of 100 ns since 1601, as in Windows"),
     (6.308e17, 6.624e17, 62_135_596_800, "units of 100 ns since the year 1, as in .NET"),
 )  # fmt: skip
 PER_TICK: Final = 1e7
-# Seconds since 1970, from 2000 to 2040, in a column whose name does not mark it as times.
+# Range of numbers that are read as seconds since 1970, from 2000 to 2040, if the name of the column does not indicate
+# times.
 EARLIEST_UNIX, LATEST_UNIX = 946_684_800.0, 2_208_988_800.0
-# Words in the names of day columns that do not state their kind.
+# Words in the names of columns of days that are counted from another origin than those of Excel and Matlab.
 JULIAN_WORDS: Final = {word.lower(): form for word, form in WORDS.items() if form not in (EXCEL, MATLAB)}
-# Days since 1970, from 1940 to 2100, and numbers that may be days since 1970 or Excel days.
+# Range of dates as days since 1970, from 1940 to 2100. Range of numbers that may be days since 1970 or Excel days.
 DATED_DAYS: Final = (-10_958.0, 47_482.0)
 EARLIEST_DAY, LATEST_1970 = -98_615.0, 25_567.0
 YEAR_WORDS: Final = frozenset((
     "year", "yr", "years", "yy", "yyyy", "jahr", "année", "annee",
     "an", "anno", "anyo", "año", "ano", "jaar", "rok", "år", "aar", "vuosi",
 ))  # fmt: skip
-# Dates without separators and with the year at the end, and the names of columns whose day comes first.
+# Formats of dates without separators whose year is at the end, and names of columns in which the day is first.
 DAY_FIRST: Final = "%d%m%Y"
 MONTH_FIRST: Final = "%m%d%Y"
 DAY_FIRST_WORDS: Final = ("jjmmaaaa", "ttmmjjjj", "ddmmyyyy", "ddmmaaaa", "ggmmaaaa")
@@ -48,17 +50,18 @@ HOUR_WORDS: Final = frozenset((
     "hour", "hr", "hh", "hour of day", "hour_of_day", "he", "hour ending", "hour_ending", "stunde", "heure", "hora",
     "ora", "uur", "timme",
 ))  # fmt: skip
-# Words for running time.
+# Words for elapsed time.
 RUNNING_WORDS: Final = frozenset(("t", "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "czas", "tid"))
-# Names of columns that may hold years.
+# Names of columns that may contain years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
-# The forms of whole numbers, and which numbers they fit. The last item is the minimum number of dates without
-# separators in a column whose name does not mark it as times.
+# Minimum number of dates without separators in a column whose name is not that of times, number of cells that are
+# tested first, and formats of integers with their smallest number, largest number, and largest last two digits.
 LEAST_DAYS: Final = 5
 FIRST: Final = 100
 DECIMAL_COMMA: Final = r"^\s*[+-]?\d+,\d+\s*$"
 COMPACT: Final = (("%Y%m%d", 18_000_101, 21_001_231, 31), ("%Y%m", 180_001, 210_012, 12))
-# Dates without separators that need no matching name, with the factor of their day.
+# Formats of dates without separators that are recognised in a column with any name, and the factor by which the day is
+# multiplied.
 LONG_COMPACT: Final = (("%Y%m%d", 1), ("%Y%m%d%H", 10**2), ("%Y%m%d%H%M", 10**4), ("%Y%m%d%H%M%S", 10**6))
 
 
@@ -76,9 +79,8 @@ def with_points(column: Any) -> Any:
 
 
 def time_unit(name: str) -> tuple[str, float] | None:
-    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its
-    seconds, or None without one.
-    """
+    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its length
+    in seconds. Return None if the name has no unit."""
     name = re.sub(r"(?i)\b(?:seconds|minutes|hours|days)\b", lambda word: word[0].lower(), name)
     joined = re.fullmatch(r"(.*[a-z])(US|Us|MS|Ms|Sec)", name.strip())
     name = f"{joined[1]}_{joined[2].lower()}" if joined else name
@@ -92,7 +94,8 @@ def words_of(name: str) -> set[str]:
 
 
 def calendar_form(numbers: np.ndarray, name: str) -> str | None:
-    """Return the form of numbers that are years, Excel days, or dates without separators, or None for others."""
+    """Return the format of numbers that are years, Excel days, or dates without separators. Return None for other
+    numbers."""
     words = words_of(name)
     is_whole = bool((numbers == np.rint(numbers)).all())
     for marks, least_year, most_year in ((YEAR_WORDS, 1500, 2200), (PERIOD_WORDS, 1900, 2100)):
@@ -124,14 +127,14 @@ def calendar_form(numbers: np.ndarray, name: str) -> str | None:
 
 
 def _year_first(numbers: np.ndarray) -> np.ndarray:
-    """Return numbers such as 31122024 as 20241231."""
+    """Convert numbers such as 31122024 to numbers such as 20241231."""
     days, rest = np.divmod(numbers, 10**6)
     months, years = np.divmod(rest, 10**4)
     return np.asarray(10**4 * years + 100 * months + days)
 
 
 def _year_last(numbers: np.ndarray) -> str | None:
-    """Return the form of whole numbers such as 31122024 or 12312024, or None if both forms or none fit."""
+    """Return the format of integers such as 31122024 or 12312024. Return None if they match both formats or none."""
     if len(numbers) < LEAST_DAYS:
         return None
     dates = _year_first(numbers)
@@ -141,10 +144,10 @@ def _year_last(numbers: np.ndarray) -> str | None:
 
 
 def _long_compact(numbers: np.ndarray) -> str | None:
-    """Return the form of whole numbers such as 20240131 or 2024013123."""
+    """Return the format of integers such as 20240131 or 2024013123. Return None for other numbers."""
     if len(numbers) < LEAST_DAYS:
         return None
-    # The first few numbers suffice to reject most columns.
+    # The first few numbers are tested first, because they are sufficient to reject most columns.
     parts = (numbers[:FIRST], numbers)
     return next((form for form, factor in LONG_COMPACT if all(_are_dates(part, factor) for part in parts)), None)
 
@@ -155,7 +158,8 @@ def is_hour_name(name: str) -> bool:
 
 
 def first_hour(numbers: np.ndarray) -> int | None:
-    """Return 0 for hours from 0 to 23, or 1 for hours from 1 to 24, that follow each other, or None for others."""
+    """Return 0 for consecutive hours from 0 to 23, and 1 for consecutive hours from 1 to 24. Return None for other
+    numbers."""
     is_whole = len(numbers) > 1 and bool((numbers == np.rint(numbers)).all())
     if not is_whole or numbers.min() < 0 or numbers.max() > 24 or ((np.diff(numbers) - 1) % 24).any():
         return None
@@ -163,12 +167,12 @@ def first_hour(numbers: np.ndarray) -> int | None:
 
 
 def are_dates(numbers: np.ndarray) -> bool:
-    """Return whether whole numbers are days such as 20240131."""
+    """Return whether all numbers are days such as 20240131."""
     return bool((numbers % 1 == 0).all()) and _are_dates(numbers, 1)
 
 
 def are_times_of_day(numbers: np.ndarray) -> bool:
-    """Return whether whole numbers are hours and minutes such as 930, or hours, minutes and seconds such as 93000."""
+    """Return whether all numbers are hours and minutes such as 930, or hours, minutes and seconds such as 93000."""
     if (numbers % 1).any() or numbers.min() < 0:
         return False
     if numbers.max() <= 2400:
@@ -177,7 +181,7 @@ def are_times_of_day(numbers: np.ndarray) -> bool:
 
 
 def _are_dates(numbers: np.ndarray, factor: int) -> bool:
-    """Return whether numbers are days, multiplied by `factor`, with hours, minutes and seconds."""
+    """Return whether all numbers are days, multiplied by `factor`, plus hours, minutes and seconds."""
     days, clocks = np.divmod(numbers, factor)
     limits = [(days, 19_000_101, 21_001_231), (days % 100, 1, 31), (days // 100 % 100, 1, 12)]
     while factor > 1:
@@ -187,7 +191,8 @@ def _are_dates(numbers: np.ndarray, factor: int) -> bool:
 
 
 def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
-    """Return numbers as seconds, a description, the units per second, and whether they are moments."""
+    """Convert numbers to seconds. Return the seconds, a description, the units per second, and whether the times are
+    dates."""
     size = float(np.median(np.abs(numbers.astype(np.float64))))
     for low, high, origin, name in TICKS:
         if low <= size <= high:
@@ -203,10 +208,10 @@ def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
 
 
 def check_finite(numbers: Any, name: str, rows: np.ndarray) -> None:
-    """Refuse infinite times.
+    """Check that times are finite.
 
     Raises:
-        ValueError: If a time is infinite. The message names its row.
+        ValueError: If a time is not finite. The message names its row.
     """
     if not np.isfinite(numbers).all():
         raise ValueError(f"row {rows[int(np.argmin(np.isfinite(numbers)))]}, column {name!r}: the time is not finite")

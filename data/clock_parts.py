@@ -1,4 +1,5 @@
-"""A clock in several columns: date and time of day, date and hour, or year with month, day, quarter or week."""
+"""Find and join the columns of times that are split into several columns, such as date and time of day, date and hour,
+or year and month, day, quarter or week."""
 
 from __future__ import annotations
 
@@ -32,17 +33,17 @@ from rfa.data.counted_pairs import GPS_WEEK, SECOND, find_pair, join_pair, split
 from rfa.data.time_formats import HALF
 from rfa.data.zone_columns import is_local, unzoned, zone_cells, zone_minutes, zone_offsets
 
-# The time zone behind the name of a column, as in `Hour (PST)`, and behind a time of day such as 0930.
+# Time zone after the name of a column, as in `Hour (PST)`, and time of day such as 0930 with a time zone.
 ZONE_BEHIND: Final = re.compile(r" \((?:[A-Z]{1,3}[SD]?T|UTC|GMT)\)$")
 COMPACT_UTC: Final = r"^([01]\d|2[0-3])([0-5]\d) ?(?:UTC|GMT|Z)$"
 DECIMAL_DATE: Final = r"(decimal[ _]?(date|year)|(date|year)[ _]?decimal)"
-# Formats in columns named date and time.
+# Formats of dates and times without separators in columns named date and time.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d([0-5]\d)?"
 COMPACT_FORMS: Final = ("%Y%m%d", DAY_FIRST, MONTH_FIRST)
 COMPACT_DATE: Final = r"(19|20)\d{6}"
-# Years next to a column of month names.
+# Names of columns that may contain the year if another column contains month names.
 PERIOD_NAMES: Final = ("zeit", "time", "period", "periode", "date", "datum")
-# The half-hours of a day from 1 on, as electricity markets count them.
+# Number of the half-hour of a day, counted from 1, as in electricity markets.
 HALF_HOUR: Final = "half_hour"
 # Names and range of the numbers of each part.
 NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
@@ -64,7 +65,7 @@ NUMBERED: Final[dict[str, tuple[frozenset[str], int, int]]] = {
     HALF_HOUR: (frozenset(("settlement period", "settlement_period", "settlementperiod", "sp")), 1, 48),
     "millisecond": (frozenset(("millisecond", "milliseconds", "millitm", "millis", "msec", "ms")), 0, 999),
 }  # fmt: skip
-# The parts that follow a year, and how they are joined. The first match is used.
+# Parts in addition to the year, format string that joins them, and format of the joined text. The first match is used.
 AFTER_YEAR: Final = (
     (("month", "day", "hour", "minute"), "{}-{}-{} {}:{}", None),
     (("month", "day", "hour"), "{}-{}-{} {}:00", None),
@@ -85,17 +86,19 @@ PLACES: Final = {
 WIDTHS: Final = {"year": 4, "day_of_year": 3, "quarter": 1, "millisecond": 3}
 ENDING: Final = "hour_ending"
 JOINED: Final = "date"
-# Minimum number of dates in columns that only their content shows to be a calendar.
+# Minimum number of different dates in columns that are detected as dates by their content alone.
 FEWEST_DAYS: Final = 5
 
 
 @dataclass(frozen=True)
 class ClockParts:
-    """The columns of a clock by what they hold: a key of NUMBERED, "date", "clock" (time of day) or "hour_ending".
+    """Columns that together contain the time of a row.
 
     Attributes:
-        join: how they are joined.
-        time_format: format of the joined text. None if it is found by its content.
+        columns: Name of each column, by the part that it contains: a key of `NUMBERED`, "date", "clock" (time of day)
+            or "hour_ending".
+        join: Format string that joins the cells of a row.
+        time_format: Format of the joined text. If None, it is detected from the text.
     """
 
     columns: Mapping[str, str]
@@ -104,7 +107,7 @@ class ClockParts:
 
     @property
     def note(self) -> str:
-        """Description of what was joined."""
+        """Description of the columns that are joined."""
         if "zone" in self.columns:
             return f"the offsets of the times are those of column {self.columns['zone']!r}"
         named = " and ".join(repr(name) for name in self.columns.values())
@@ -115,7 +118,7 @@ class ClockParts:
         return f"date and time of day, in the columns {named}, are joined{ending}"
 
     def cells(self, columns: Mapping[str, Any]) -> Any:
-        """Return the joined text of each row, or null where a part is missing or not a number."""
+        """Return the joined text of each row. It is null if a part is missing or not a number."""
         import pyarrow.compute as pc
 
         if SECOND in self.columns:
@@ -129,14 +132,15 @@ class ClockParts:
         return found
 
     def merged(self, columns: Mapping[str, Any]) -> list[str]:
-        """Return the columns whose empty cells repeat the cell above, as merged cells of a spreadsheet do."""
+        """Return the columns whose empty cells repeat the cell above, as in merged cells of a spreadsheet."""
         if SECOND in self.columns:
             return []
         parts = [_part_text(kind, columns[name]) for kind, name in self.columns.items()]
         return [name for part, name in zip(parts, self.columns.values(), strict=True) if are_merged(part, parts[-1])]
 
     def split(self, texts: list[str], columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the inverse of `cells`, in the types and widths of the columns."""
+        """Split joined texts into the cells of each column, in the types and widths of the columns. This is the inverse
+        of `cells`."""
         if "zone" in self.columns:
             moment, zone = self.columns.values()
             return {moment: unzoned(texts), zone: zone_cells(texts, columns[zone])}
@@ -151,7 +155,8 @@ class ClockParts:
 
 
 def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
-    """Return the clock of a table that has it in several columns, or None if it has one column or none."""
+    """Return the columns that together contain the times of a table. Return None if one column contains them, or
+    none."""
     lower = {ZONE_BEHIND.sub("", name).strip(" <>").lower(): name for name in reversed(list(columns))}
     if {"MM", "mm"} <= columns.keys():
         lower["minute"] = "mm"
@@ -212,7 +217,7 @@ def _after_year(lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockPa
 
 
 def _compact_parts(columns: Mapping[str, Any], hours: str | None) -> ClockParts | None:
-    """Return adjacent columns such as 20240131 and 93000 that advance together, or such as 31012024 and 9."""
+    """Return columns such as 20240131 and 93000 that increase together, or such as 31012024 and an hour, or None."""
     if (pair := compact_pair(columns)) is not None:
         return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}")
     name = next(iter(columns)) if hours is not None else None
@@ -224,7 +229,8 @@ def _compact_parts(columns: Mapping[str, Any], hours: str | None) -> ClockParts 
 
 
 def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
-    """Add the column of milliseconds to a date and a time of day with whole seconds, if there is one."""
+    """Return a date and a time of day, with the column of milliseconds if there is one and the times have whole
+    seconds."""
     name = _numbered("millisecond", lower, columns)
     if name is None or not _match(columns[parts["clock"]], r".*:\d\d:\d\d"):
         return ClockParts(parts, "{} {}")
@@ -232,7 +238,7 @@ def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns:
 
 
 def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns that repeat a part of the clock, such as the year or the hour of a date."""
+    """Return the columns that repeat a part of the times, such as the year or the hour of a date."""
     lower = {name.strip().lower(): name for name in reversed(list(columns))}
     found = [_numbered(kind, lower, columns) for kind in NUMBERED]
     decimal = [name for text, name in lower.items() if re.fullmatch(DECIMAL_DATE, text)]
@@ -240,7 +246,7 @@ def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
 
 
 def is_part(column: Any) -> bool:
-    """Return whether a column has times of day or time zones, so that it does not label series."""
+    """Return whether a column contains times of day or time zones, so that it does not label series."""
     return is_time_of_day(column) or bool(zone_minutes(column))
 
 
@@ -346,10 +352,8 @@ def _part_cells(kind: str, texts: list[str], column: Any) -> Any:
 
 
 def _by_content(columns: Mapping[str, Any], clocks: Sequence[str]) -> ClockParts | None:
-    """Return adjacent columns that are the year and month, or year, month and day, of consecutive dates.
-
-    A time of day or an hour may follow the day.
-    """
+    """Return adjacent columns that are the year and month of consecutive months, or the year, month and day of
+    increasing dates, which a time of day or an hour may follow. Return None if there are none."""
     names = list(columns)
     samples = [numeric_sample(columns[name]) for name in names]
     for k in range(len(names) - 1):

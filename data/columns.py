@@ -1,4 +1,4 @@
-"""The value columns of a table as numbers, and the choice of columns to leave out."""
+"""Read the value columns of a table as numbers, and choose columns to leave out."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from rfa.data.switches import read_switches
 from rfa.data.table import Table
 from rfa.data.units import named
 
-# Columns that may number the rows of the exported table.
+# Names of columns that may contain row numbers of an exported table.
 COUNTERS: Final = ("column 1", "unnamed: 0", "index", "")
 COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
     "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry", "obs",
     "iteration", "step",
 }  # fmt: skip
-# Minimum number of rows for a column with a single value to be a constant.
+# Minimum number of rows for which a column with a single value is left out as a constant.
 LEAST_ROWS: Final = 12
 IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
-# Names of document numbers, customer numbers and the like, and whole numbers too large for floats.
+# Names of columns with document numbers, customer numbers and similar numbers.
 DOCUMENT: Final = re.compile(
     r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
     r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|"
@@ -37,12 +37,12 @@ DOCUMENT: Final = re.compile(
 DURATION_WORDS: Final = frozenset((
     "duration", "dauer", "durée", "duree", "duración", "duracion", "durata", "duração", "duur", "varighed", "varighet",
 ))  # fmt: skip
-# A number with a decimal point, followed by other words.
+# Decimal number that is followed by words.
 MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
 INEXACT: Final = 2.0**53
-# Whole numbers of at least this size that increase with the times are not measurements.
+# Integers of at least this size that increase in proportion to the times are not measurements.
 LARGE: Final = 1e6
-# Numbers of at least this size that increase by 1 per unit of time count such units.
+# Numbers of at least this size that increase by 1 per unit of time are times in this unit.
 LARGE_COUNT: Final = 1000.0
 LATEST_YEAR: Final = 2200
 SAMPLED: Final = 1000
@@ -54,8 +54,10 @@ class ValueColumns:
     """Columns of numbers by name, with notes.
 
     Attributes:
-        units: the new names of columns whose cells have a unit.
-        has_others: whether columns of text were left out.
+        values: Numbers of each column.
+        notes: Descriptions of how the columns were read.
+        units: New names of columns whose cells have a unit.
+        has_others: Whether columns of text were left out.
     """
 
     values: dict[str, np.ndarray] = field(default_factory=dict)
@@ -70,8 +72,13 @@ def read_values(
     """Return the columns of numbers.
 
     Args:
-        is_chosen: whether the caller chose the columns. They must then have numbers, and none is left out.
-        is_long: whether the table has several series, and on and off may be mixed with numbers.
+        table: The table.
+        names: Names of the columns to read.
+        rule: Rule for missing values.
+        is_chosen: Whether the caller chose the columns. If so, each must contain numbers, and none is left out.
+        is_long: Whether the table has several series, so that a column may contain both numbers and switches such as
+            on.
+        strict: Whether to raise an error for cells that are not numbers.
 
     Raises:
         ValueError: If there is no such column, or `strict` is set and a cell is not a number.
@@ -113,7 +120,7 @@ def read_values(
 
 
 def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -> None:
-    """Refuse a table if a column was left out whose cells begin with different decimal numbers.
+    """Check that no column was left out whose cells begin with different decimal numbers.
 
     Raises:
         ValueError: If there is such a column. The message quotes a cell.
@@ -130,7 +137,8 @@ def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -
 
 
 def _read_column(found: ValueColumns, writing: NumberFormat, name: str, strict: bool) -> np.ndarray | None:
-    """Return the numbers of a column, or None if it has none. Add notes and its unit."""
+    """Return the numbers of a column, and add its notes and unit to `found`. Return None if the column has no
+    numbers."""
     import pyarrow as pa
 
     column = writing.table.columns[name]
@@ -178,7 +186,7 @@ def _read_switches(found: ValueColumns, writing: NumberFormat, name: str) -> np.
 
 
 def _add_switches(found: ValueColumns, writing: NumberFormat, skipped: list[str]) -> None:
-    """Add columns of on and off, if there are no numbers."""
+    """Add columns of switches such as on and off. It is called if there are no numbers."""
     for name in list(skipped):
         values = _read_switches(found, writing, name)
         if values is not None and not np.isnan(values).all():
@@ -187,7 +195,7 @@ def _add_switches(found: ValueColumns, writing: NumberFormat, skipped: list[str]
 
 
 def _add_durations(found: ValueColumns, table: Table, skipped: list[str]) -> None:
-    """Add columns called duration whose cells are durations, in seconds, if there are no numbers."""
+    """Add columns that are called duration and contain durations, in seconds. It is called if there are no numbers."""
     for name in [name for name in skipped if words_of(name) & DURATION_WORDS]:
         cells = [str(cell or "").strip() for cell in table.columns[name].to_pylist()]
         read = [elapsed(cell) if cell else math.nan for cell in cells]
@@ -211,10 +219,17 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
 def leave_out_counters(
     found: ValueColumns, times: np.ndarray, groups: Collection[np.ndarray], *, is_dated: bool
 ) -> None:
-    """Leave out columns that number the rows, repeat the times or label the series, judging by their names and values.
+    """Leave out columns that number the rows, repeat the times or label the series, as determined by their names and
+    values.
 
     Args:
-        groups: the rows of each series.
+        found: The columns, which are modified.
+        times: Times of all rows.
+        groups: Row indices of each series.
+        is_dated: Whether the times are dates.
+
+    Raises:
+        ValueError: If the only column of numbers contains times or row numbers.
     """
     clocks = (times, np.arange(float(len(times))))
 
@@ -234,17 +249,17 @@ def leave_out_counters(
 
     only = next(iter(found.values.items())) if len(found.values) == 1 else None
     if is_dated and only is not None and found.has_others and _are_times(only[1], times):
-        raise ValueError(f"the only column of numbers, {only[0]!r}, holds times; choose value columns with --column")
+        raise ValueError(f"the only column of numbers, {only[0]!r}, contains times; choose value columns with --column")
     if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
         name = only[0]
-        raise ValueError(f"the only column of numbers, {name!r}, counts the rows; choose value columns with --column")
+        raise ValueError(f"the only column of numbers, {name!r}, has row numbers; choose value columns with --column")
     _leave_out(found, "counts of rows or times", counts_or_numbers)
     if len(groups) > 1:
         order, ends = np.concatenate([*groups]), np.cumsum([len(rows) for rows in groups])[:-1]
         is_inside = ~np.isin(np.arange(1, len(order)), ends)
         _leave_out(found, "constant in each series", lambda _, values: _is_label(values[order], is_inside))
     if is_dated:
-        # A few rows suffice to reject most columns.
+        # Some rows are tested first, because they are sufficient to reject most columns.
         rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
         _leave_out(
             found,
@@ -267,7 +282,7 @@ def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether values are seconds or finer units since 1970 that follow the times, such as ends of intervals."""
+    """Return whether values are times since 1970 close to the times of the rows, such as the ends of intervals."""
     seen = ~np.isnan(values)
     if seen.sum() < LEAST_ROWS:
         return False
@@ -308,18 +323,19 @@ def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
     cycles = ((hours, 24), (days, 7), (months.astype(np.int64), 12), (np.floor(times / 60), 60),
               (np.floor(times / 1800), 48), (np.floor(times / 900), 96))  # fmt: skip
     if len(np.unique(values)) > 2:
-        # Numbers that never decrease may merely increase at the same rate, unless they start with the part itself.
+        # Measurements may increase at the same rate as a part of the times. Values that never decrease are therefore a
+        # part of the times only if their first value is.
         begins = (0, 1) if (np.diff(values) >= 0).all() else range(96)
         offsets = ((values - part) % period for part, period in cycles if np.ptp(values) < period)
         if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
             return True
-    # The end of a day belongs to it.
+    # Midnight may be written as the end of the day before.
     moments = (times.astype("datetime64[s]"), (times - 1).astype("datetime64[s]"))
     of_year = [(m.astype("datetime64[D]") - m.astype("datetime64[Y]")).astype(np.int64) + 1 for m in moments]
     if len(np.unique(values)) > 2 and any((values == numbers).all() for numbers in of_year):
         return True
     of_month = (dates - months).astype(np.int64) + 1
-    # Local time is up to 14 hours ahead.
+    # Local time is up to 14 hours ahead of UTC, so the year may be that of the next day.
     ahead = (days + 1).astype(np.int64).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64) + 1970
     is_year = ((values == years) | (values == ahead)).all()
     return bool(is_year or ((values == of_month).all() and len(np.unique(values)) > 2))
@@ -359,7 +375,7 @@ def _counts_rows(values: np.ndarray) -> bool:
 
 
 def _refusal(table: Table, name: str) -> str:
-    """Return what is wrong with a column without numbers. The text quotes its first cell."""
+    """Return a message about a column without numbers. It quotes the first cell."""
     import pyarrow.compute as pc
 
     cells = table.columns[name]

@@ -1,4 +1,5 @@
-"""Clocks in two columns of numbers: modified Julian days or GPS weeks, and the seconds since their beginning."""
+"""Join times that are two columns of numbers: modified Julian days or GPS weeks, and the seconds since their
+beginning."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from rfa.data.clock_numbers import words_of
 from rfa.data.epochs import DAY, MODIFIED, origin_and_unit
 
 JULIAN_DAY, GPS_WEEK, SECOND = "mjd", "gps_week", "second"
-# For each kind: the beginning of its first unit in seconds since 1970, the unit in seconds, the range of numbers, from
-# 1996 to 2037, and words in the names of its columns.
+# For each kind of unit: the origin in seconds since 1970, the unit in seconds, the range of numbers, from 1996 to 2037,
+# and words in the names of its columns.
 KINDS: Final[dict[str, tuple[float, float, int, int, frozenset[str]]]] = {
     JULIAN_DAY: ((origin_and_unit(MODIFIED) or (0.0,))[0], DAY, 50_083, 65_000, frozenset(("mjd",))),
     GPS_WEEK: (315_964_800.0, 7 * DAY, 834, 3_000, frozenset((
@@ -29,9 +30,9 @@ FEWEST_ROWS: Final = 3
 
 
 def find_pair(columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the first adjacent columns that advance together and are a clock, by their kinds, or None without such
-    columns. Names tell them; the first columns of a file without a header may be days and seconds.
-    """
+    """Return the first adjacent columns that are times and increase together, by the kind of number. They are
+    recognised by their names; the first columns of a file without a header may be days and seconds. Return None if
+    there are none."""
     for first, second in itertools.pairwise(columns):
         words = words_of(first.replace("_", " ")) | words_of(second.replace("_", " "))
         for kind, (_, unit, least, most, names) in KINDS.items():
@@ -52,7 +53,7 @@ def _advance(first: Any, second: Any, unit: float, least: int, most: int) -> boo
 
 
 def join_pair(kind: str, first: Any, second: Any) -> Any:
-    """Return the moments as ISO text, null where a cell is missing or not a number."""
+    """Return the times as ISO text. It is null if a cell is missing or not a number."""
     import pyarrow as pa
 
     origin, unit, *_ = KINDS[kind]
@@ -67,7 +68,7 @@ def join_pair(kind: str, first: Any, second: Any) -> Any:
 
 
 def split_pair(kind: str, texts: Sequence[str], first: Any, second: Any) -> tuple[Any, Any]:
-    """Return the inverse of `join_pair`, in the types and digits of the columns."""
+    """Split times into the two columns, in their types and digits. This is the inverse of `join_pair`."""
     import pyarrow as pa
 
     origin, unit, *_ = KINDS[kind]

@@ -1,4 +1,4 @@
-"""Columns whose future values are known, such as prices, promotions and holidays."""
+"""Read columns whose future values are known, such as prices, promotions and holidays."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from rfa.data.marks import MissingRule
 from rfa.data.series import Covariates, Series
 from rfa.data.table import Table
 
-# Maximum number of different words in a column of words, each of which becomes a column of 0 and 1.
+# Maximum number of different words in a column of words. Each word becomes a column of 0 and 1.
 MOST_WORDS: Final = 12
 
 
 def read_covariates(table: Table, names: Sequence[str], rule: MissingRule, *, strict: bool) -> dict[str, np.ndarray]:
-    """Return the known covariates: numbers, switches such as yes and no, or a column of 0 and 1 for each word.
+    """Return the known covariates. A column contains numbers, switches such as yes and no, or words, each of which
+    becomes a column of 0 and 1.
 
     Raises:
         ValueError: If a column has too many words. The message says what to do.
@@ -43,8 +44,8 @@ def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
 
 
 def split_covariates(series: Series, count: int) -> Series:
-    """Split off the last `count` columns of a series, which are known covariates. Rows after the last other value are
-    the future.
+    """Split off the last `count` columns of a series, which are known covariates. Rows after the last row with another
+    value are in the future.
 
     Raises:
         ValueError: If no other column has a value.

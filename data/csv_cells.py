@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-# Several threads read files of at least this size.
+# Files of at least this size are read by several threads.
 LARGE: Final = 2**23
 
 
 def read_cells(
     content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
 ) -> dict[str, Any]:
-    """Return the cells below a header that ends on line `before` and at byte `start`, as text columns."""
+    """Return the cells below a header as text columns. The header ends on line `before` and at byte `start`."""
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
-    # Threads do not count rows, and need each line end to be the end of a row, so there must be no quotes.
+    # With threads, rows are not counted and each line end must be the end of a row, so there must be no quotes.
     if is_large is None:
         is_large = len(content) >= LARGE and pa.cpu_count() > 1 and content.find(b'"', start) < 0
     ragged: list[Any] = []

@@ -1,4 +1,5 @@
-"""Converts CSV text to a table: encoding, separator, title lines and header. pyarrow reads the cells."""
+"""Convert CSV text to a table. The encoding, separator, title lines and header are detected, and pyarrow reads the
+cells."""
 
 from __future__ import annotations
 
@@ -42,19 +43,19 @@ from rfa.data.timed_blocks import find_timed_blocks
 from rfa.data.titles import add_date, add_marks
 
 PREVIEW_LINES: Final = 50
-# Separators that are rarer inside cells come first.
+# Separators, in the order of preference. Separators that occur less often inside cells are first.
 SEPARATORS: Final = "\t;|,"
 BOMS: Final = {b"\xef\xbb\xbf": "utf-8-sig", b"\xff\xfe": "utf-16", b"\xfe\xff": "utf-16"}
 NOT_SPACE: Final = re.compile(r"\S")
-# The line above the types of the columns, as Ignition writes it.
+# Line above the types of the columns in files of Ignition.
 TYPES: Final = "#types"
-# A line that has only its first cell. The lookaheads find its letter in linear time.
+# Line in which only the first cell is not empty. The lookaheads search it for a letter in linear time.
 FIRST_ONLY: Final = re.compile(r'\s*("(?=[^"]*[^\W\d])[^"]*"|(?=[^;,\t|"]*[^\W\d])[^;,\t|"]*)?([;,\t|])\s*(?:\2\s*)*')
 # Arabic and Persian digits, and their decimal and thousands separators.
 DIGITS: Final = str.maketrans("٠١٢٣٤٥٦٧٨٩۰۱۲۳۴۵۶۷۸۹٫", "01234567890123456789.", "٬")
 FOREIGN_DIGIT: Final = re.compile("[٠-٩۰-۹]")
 SEARCHED: Final = 4096
-# The line above the rows that names the columns, as LabChart writes it.
+# Line above the rows that contains the names of the columns in files of LabChart.
 TITLED: Final = re.compile(r"(?i)\s*(channel ?title|channels?|names?|variables?)\s*[:=]")
 WORDS: Final = re.compile(r"[^\W\d_]")
 MONITORED: Final = re.compile(r"(?m)^(\d\d:\d\d:\d\d\.\d{3}) -> ")
@@ -63,7 +64,7 @@ LINE_END: Final = re.compile(r"\r\n|\r|\n")
 
 
 def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
-    """Decode the text of a file. Also return notes on its encoding, and the content if it is UTF-8.
+    """Decode the text of a file. Return the text, notes on its encoding, and the content if it is UTF-8.
 
     Raises:
         ValueError: If the file is not text.
@@ -77,7 +78,7 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
                     f"the file starts like {encoding} but is not valid {encoding}; save it as UTF-8"
                 ) from None
     if b"\0" in content[:4096]:
-        raise ValueError("this is not text, Parquet or Arrow; save it as CSV")
+        raise ValueError("the file is not text, Parquet or Arrow; save it as CSV")
     try:
         return content.decode(), (), content
     except UnicodeDecodeError:
@@ -86,7 +87,7 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
 
 
 def has_tables(text: str) -> bool:
-    """Return whether text has several tables."""
+    """Return whether a text contains several tables."""
     return bool(find_timed_blocks(text) or find_tables(text))
 
 
@@ -94,8 +95,10 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
     """Return a table from CSV with any separator, with or without header and title lines.
 
     Args:
-        encoded: the text in UTF-8, if it is already available.
-        sheet: "table 2" and so on, for text with several tables. None selects the longest.
+        text: The text.
+        notes: Notes that are added to those of the table.
+        encoded: The text in UTF-8, if it is already available.
+        sheet: Name of a table such as "table 2", for text with several tables. None selects the longest table.
 
     Raises:
         ValueError: If there are no rows, or a row and the header have different numbers of cells.
@@ -224,9 +227,8 @@ def _read_narrowed(
 
 
 def _common_width(lines: Sequence[re.Match[str]], separator: str, width: int) -> int:
-    """Return the number of cells of all rows below the first, if it is less than that of the header and of the first
-    row.
-    """
+    """Return the number of cells of all rows below the first, if it is the same in all of them and less than that of
+    the header and of the first row. Otherwise, return `width`."""
     widths = [len(_cells(line[0], separator)) for line in lines]
     others = {*widths[2:-1]}
     is_cut = len(widths) > FEWEST_ROWS and widths[:2] == [width, width] and len(others) == 1 and 1 < min(others) < width
@@ -238,14 +240,13 @@ def _quoted(cell: str, separator: str) -> str:
 
 
 def _lines_before(text: str, start: int) -> int:
-    # The line end of the header belongs to the header.
+    # The end of the header line is counted with the lines before the rows.
     return len(LINE_END.findall(text[:start])) + (LINE_END.match(text, start) is not None)
 
 
 def _missing_end(lines: Sequence[str]) -> str | None:
-    """Return the separator at the end of every line except the first, which has one cell fewer, or None for other
-    lines.
-    """
+    """Return the separator at the end of every line except the first, which has one cell fewer. Return None for other
+    lines."""
     for sign in SEPARATORS if len(lines) > 1 else "":
         rows = [_cells(line, sign) for line in lines]
         width = len(rows[1])
@@ -257,7 +258,8 @@ def _missing_end(lines: Sequence[str]) -> str | None:
 def _header(
     lines: Sequence[re.Match[str]], separator: str, titles: Sequence[Sequence[str]] = ()
 ) -> tuple[Sequence[str], list[str], int, tuple[str, ...]]:
-    """Return the cells of the header line, the names of the columns, where the rows begin, and notes."""
+    """Return the cells of the header line, the names of the columns, the position at which the rows begin, and
+    notes."""
     first = _cells(lines[0][0], separator)
     rows = [_cells(line[0], separator) for line in lines[1 : 2 * MOST_DESCRIPTIONS]]
     if is_headless(first, rows):
@@ -310,7 +312,8 @@ SPLITS: Final[tuple[Callable[[str], list[str]], ...]] = (
 
 
 def _monitor_as_csv(text: str) -> str | None:
-    """Return lines such as `10:30:01.123 -> 20.5`, as Arduino's monitor writes them, as CSV, or None for other text."""
+    """Convert lines such as `10:30:01.123 -> 20.5`, as in the output of Arduino's monitor, to CSV. Return None for
+    other text."""
     if not all(MONITORED.match(line[0]) for line in _preview(text)):
         return None
     separator = next((sign for sign in SEPARATORS if sign in text[:SEARCHED]), ",")
@@ -332,14 +335,13 @@ def _separator(lines: list[str]) -> tuple[str, int]:
         return ",", 0
     separator = next(separator for separator in SEPARATORS if found[separator][0] == best)
     above = found[separator][1]
-    # A row with more cells than the header does not turn the header into a title line.
+    # If only the rows below a row of data have another number of cells, the header is not a title line.
     return separator, above if above < len(lines) - 1 and not is_data(_cells(lines[above], separator)) else 0
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """Return the share of lines with as many cells as the first line, or as the first line with the most frequent
-    number.
-    """
+    """Return the share of lines that have as many cells as the first line, and 0. If lines with another number of cells
+    are more frequent, return the share of these lines after the first of them, and its index."""
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)
     if often <= 1 or as_first >= 0.5:

@@ -1,4 +1,4 @@
-"""Decides whether the day or the month comes first in dates such as 1/2/2024, from other evidence in the file."""
+"""Decide whether the day or the month is first in dates such as 1/2/2024, from other evidence in the file."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
 from rfa.data.numbers import NumberFormat
 from rfa.data.table import Table
 
-# Words in headers of languages that write the day first.
+# Words in headers in languages in which the day is written first.
 WORDS: Final = frozenset((
     "datum", "zeit", "wert", "betrag", "buchungstag", "fecha", "hora", "valor", "importe", "heure", "valeur", "montant",
     "jour", "giorno", "ora", "valore", "importo", "tijd", "waarde", "bedrag", "dato", "beløb", "belopp", "kwota",
 ))  # fmt: skip
-# The order of day and month in a header, such as dd/MM/yyyy.
+# Date pattern in a header, such as dd/MM/yyyy.
 PATTERN: Final = re.compile(r"\bdd?\W+mm?\b|\bmm?\W+dd?\b", re.IGNORECASE)
 CURRENCIES: Final = ("€", "£")
-# Minimum number of steps for judging which format is regular, and their tolerance relative to the usual step. Months
-# differ by a tenth.
+# Minimum number of time steps from which a regular format is detected, and tolerance relative to the typical step,
+# because months differ by a tenth.
 FEWEST_STEPS: Final = 6
 NEAR: Final = 0.1
 LEAST_YEAR: Final = 300 * DAY
@@ -32,12 +32,16 @@ LEAST_YEAR: Final = 300 * DAY
 
 def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
     """Return the date format that other evidence in the file supports, and the reason. Return None if there is no
-    evidence. Evidence is another column of dates, the name of the time column, equal steps between the times, or the
-    decimal marks, separators, header words and currencies of the table.
+    evidence.
+
+    Evidence is another column of dates, the name of the time column, equal steps between the times, or the decimal
+    marks, separators, header words and currencies of the table.
 
     Args:
-        clock: name of the time column.
-        cells: its cells as text.
+        table: The table.
+        clock: Name of the time column.
+        cells: Cells of the time column, as text.
+        formats: Formats that match all cells.
     """
     for name in date_columns({name: column for name, column in table.columns.items() if name != clock}):
         form = _format_of(table.columns[name], name)
@@ -58,9 +62,8 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
 
 
 def _only_numbered(table: Table, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
-    """Return the only format in which a column of numbers is the day of the year, and the reason, or None if there is
-    not exactly one.
-    """
+    """Return the only format for which a column of numbers is the day of the year, and the reason. Return None if there
+    is not exactly one."""
     sampled = {name: numeric_sample(column) for name, column in table.columns.items()}
     rows = np.unique(np.linspace(0, len(cells) - 1, SAMPLED).astype(np.int64))
     found: dict[str, str] = {}
@@ -78,9 +81,8 @@ def _only_numbered(table: Table, cells: Any, formats: Sequence[str]) -> tuple[st
 
 
 def _only_regular(column: Any, formats: Sequence[str]) -> tuple[str, str] | None:
-    """Return the only format in which all steps between different times are about equal, and the reason, or None if
-    there is not exactly one. Steps of days are preferred to steps of years.
-    """
+    """Return the only format for which all steps between different times are about equal, and the reason. Steps of days
+    are preferred to steps of years. Return None if there is not exactly one."""
     found: dict[str, float] = {}
     for form in formats:
         times = read_clock(column, "", zone="UTC", time_format=form, rows=np.arange(len(column))).stamps

@@ -1,4 +1,4 @@
-"""Durations as text: 30min, 6h, 2 days, 1h30m, 01:30:00, PT1H30M."""
+"""Parse durations such as 30min, 6h, 2 days, 1h30m, 01:30:00 and PT1H30M."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WORDS: Final = {"sec": "s", "second": "s", "minute": "min", "hr": "h", "hour": "
 _WRITTEN: Final = re.compile(rf"(\d+\.?\d*|\.\d+)(e-?\d+)? *(?:({'|'.join(SECONDS)})|({'|'.join(WORDS)})s?)?")
 
 
-# Durations with several parts. There, m means minutes; alone it may mean months.
+# Duration with several units. In it, m means minutes, whereas a single m may mean months.
 _COMBINED: Final = re.compile(
     r"(?=\D*\d+\D+\d|P)P?(?:(\d+) *w(?:eeks?)?)?[ ,]*(?:(\d+) *d(?:ays?)?)?[ ,T]*(?:(\d+) *h(?:ours?|rs?)?)?[ ,]*"
     r"(?:(\d+) *m(?:in(?:ute)?s?)?)?[ ,]*(?:(\d+\.?\d*) *s(?:ec(?:ond)?s?)?)?",
@@ -21,7 +21,7 @@ _CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(
 
 
 def _combined(text: str) -> float | None:
-    """Return the seconds of a duration in several parts, or None for other text."""
+    """Return the seconds of a duration with several units. Return None for other text."""
     if found := _CLOCK.fullmatch(text):
         parts = (None, found[1] or found[2], *found.groups()[2:])
     elif (found := _COMBINED.fullmatch(text)) and any(found.groups()):
@@ -31,14 +31,13 @@ def _combined(text: str) -> float | None:
     return sum(float(part or 0) * SECONDS[unit] for part, unit in zip(parts, ("w", "d", "h", "min", "s"), strict=True))
 
 
-# A number and its unit.
+# Number with a unit.
 _ELAPSED: Final = re.compile(rf"(\d+\.?\d*|\.\d+) *(?:({'|'.join(SECONDS)})|({'|'.join(WORDS)})s?)")
 
 
 def elapsed(text: str) -> float | None:
-    """Return the seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`, or None for other
-    text.
-    """
+    """Return the seconds of an elapsed time such as `90 min`, `26:10:00` or `0 days 00:10:00`. Return None for other
+    text."""
     text = text.strip()
     if (found := _ELAPSED.fullmatch(text)) is not None:
         return float(found[1]) * SECONDS[WORDS[found[3]] if found[3] else found[2]]
@@ -46,9 +45,8 @@ def elapsed(text: str) -> float | None:
 
 
 def duration(text: str) -> tuple[float, str | None] | None:
-    """Return a positive number and its unit (a key of SECONDS, or None) from text such as "6h" or "24", or None if it
-    is invalid.
-    """
+    """Return the number and the unit (a key of SECONDS, or None without a unit) of a positive duration such as "6h" or
+    "24". Return None if the text is invalid."""
     if (seconds := _combined(text.strip())) is not None:
         return (seconds, "s") if 0 < seconds < math.inf else None
     found = _WRITTEN.fullmatch(text.strip())

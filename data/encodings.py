@@ -1,6 +1,5 @@
-"""Detection of the encoding of text that is not UTF-8, from valid byte sequences and the letters that they decode
-to.
-"""
+"""Detect the encoding of text that is not UTF-8, from valid byte sequences and the letters to which they are
+decoded."""
 
 from __future__ import annotations
 
@@ -16,13 +15,13 @@ NAMES: Final = {
 }  # fmt: skip
 ASIAN: Final = ("cp932", "euc_jp", "gbk", "cp949")
 LETTER: Final = re.compile(r"[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]")
-# Letters with another letter next to them, as in words. A misread ä stands alone.
+# Sequences of letters, as in words. An ä in a Western encoding is decoded to a single letter.
 IN_WORD: Final = re.compile(r"[\u3041-\u30ff\u4e00-\u9fff\uac00-\ud7a3]{2,}")
-# Encodings of alphabets other than Latin, and their most frequent letters.
+# Encodings of non-Latin alphabets, and the most frequent letters.
 ALPHABETS: Final = {"cp1251": "оеаинтсрвлк", "koi8_r": "оеаинтсрвлк", "cp1253": "αοιετσνηυρ"}
 FOREIGN: Final = re.compile(rb"[\xb5-\xff]{3,}")
 ACCENTED: Final = re.compile(rb"[A-Za-z][\xb5-\xff]|[\xb5-\xff][A-Za-z]")
-# Hiragana, katakana, and the characters of most tables. Text in a wrong encoding has rare characters.
+# Hiragana, katakana, and frequent characters in tables. Text that is decoded with a wrong encoding has rare characters.
 USUAL: Final = re.compile(
     "[\u3041-\u30ff年月日時分秒曜付火水木金土祝午前後令和平成昭円人品名号番数量計合均最高低気温水湿度風雨雪売上店舗客東京都市県電力使用"
     "一二三四五六七八九十万亿开盘收手涨跌幅时间温湿气压电压流功率单价金额销售总平地区编号状态元米站点日期数据记录"
@@ -32,9 +31,9 @@ LEAST_LETTERS: Final = 4
 # Minimum share of usual characters.
 FEWEST_USUAL: Final = 0.15
 MOST_ALONE: Final = 0.2
-# Signs of Polish, Czech, Slovak, Hungarian and South Slavic words that were read as Windows-1252: signs inside a word
-# other than cubic units, the letters of ř, č, ě, ů and ň next to a vowel or before a letter, and the letters of ő and
-# ű.
+# Patterns of Polish, Czech, Slovak, Hungarian and South Slavic words that are decoded as Windows-1252: signs inside a
+# word other than cubic units; the letters to which ř, č, ě, ů and ň are decoded, next to a vowel or before a letter;
+# and the letters to which ő and ű are decoded.
 CENTRAL: Final = re.compile(
     r"(?<=[^\W\d_mtn])[¹³¿¼¾¥]|(?<=[aiouyáíóúý])ø|ø(?=[aiuyáíúýì])|[pt]øe|\b[ØÈ](?=[aeiouyáéíóúýì])|"
     r"è(?=[aeiouyáíóúýìù])|\bè(?=\w)|ì(?=\w)|ù(?=[^\W\d_ù])|ò(?=[ioyuíù])|[rd]ã\b|"
@@ -45,7 +44,7 @@ ICELANDIC: Final = re.compile(r"[áéíóúæ]")
 
 
 def decode_other(content: bytes) -> tuple[str, str]:
-    """Return the text of bytes that are not valid UTF-8, and the name of its encoding."""
+    """Return the text of bytes that are not valid UTF-8, and the name of the encoding."""
     part = content[:LOOKED_AT]
     part = part[: part.rfind(b"\n") + 1] or part
     usual = {encoding: _usual(part, encoding) for encoding in ASIAN}
@@ -69,7 +68,8 @@ def _count(text: str, letters: str) -> int:
 
 
 def _usual(part: bytes, encoding: str) -> int:
-    """Return the number of usual characters, or 0 if the bytes are not valid or their letters stand alone."""
+    """Return the number of frequent characters. Return 0 if the bytes are not valid or most letters are not next to
+    others."""
     text = _decode(part, encoding)
     letters = len(LETTER.findall(text or ""))
     if text is None or letters < LEAST_LETTERS:

@@ -1,4 +1,5 @@
-"""Times as numbers of units since a date, such as modified Julian days, recognised by a name, a text or an option."""
+"""Convert numbers of units since a date, such as modified Julian days, to times. The unit and the date are found in a
+name, a text or an option."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from rfa.data.units import TIMES
 
 EXCEL, MATLAB = "days of Excel", "days of MATLAB"
 JULIAN, MODIFIED = "Julian days", "modified Julian days"
-# Origins in days since 1970. Excel counts from 1899-12-30, and MATLAB from year 0.
+# Origins in days since 1970. The origin of Excel is 1899-12-30, and that of MATLAB is year 0.
 ORIGINS: Final = {EXCEL: -25_569, MATLAB: -719_529, JULIAN: -2_440_587.5, MODIFIED: -40_587}
 DAY: Final = 86400.0
 YEAR: Final = 365.2425 * DAY
-# Half the last of five digits of a day, in seconds.
+# Rounding error of a day with five decimals, in seconds.
 FIVE_DIGITS: Final = 0.45
 DECIMAL_YEARS: Final = "decimal years"
-# Abbreviations in names and texts. TESS and Kepler count Julian days from their own origins.
+# Abbreviations in names and texts. BTJD and BKJD are the Julian days of TESS and Kepler, which have their own origins.
 WORDS: Final = {
     "MJD": MODIFIED, "JD": JULIAN, "BJD": JULIAN, "HJD": JULIAN, "BTJD": "days since 2014-12-08 12:00",
     "BKJD": "days since 2009-01-01 12:00", "Excel": EXCEL, "MATLAB": MATLAB,
 }  # fmt: skip
-# What plain numbers may count, other than seconds.
+# Forms of numbers other than seconds that error messages suggest, as written in `--time-format`.
 FORMS: Final = {
     **{word: form for word, form in WORDS.items() if not word.startswith(("B", "H"))},
     **{form: form for form in ("days since 1970-01-01", "days since 1900-01-01", "hours since 1900-01-01",
@@ -55,7 +56,8 @@ _OFFSET: Final = re.compile(r"\b[BH]?JD *[-\u2013] *(24\d{5}(?:\.\d+)?)")
 
 @lru_cache(maxsize=1024)
 def form_in(text: str) -> str | None:
-    """Return the form that a text names, such as "days since 1900-01-01", or None unless it names exactly one."""
+    """Return the form of times that a text names, such as "days since 1900-01-01". Return None if it names none or
+    several."""
     found = {_form_since(match) for match in _SINCE.finditer(text)} - {None}
     for match in _OFFSET.finditer(text):
         moment = datetime.fromtimestamp((float(match[1]) + ORIGINS[JULIAN]) * DAY, UTC)
@@ -85,7 +87,8 @@ def _form_since(match: re.Match[str]) -> str | None:
 
 
 def parse_form(text: str) -> str | None:
-    """Return the form of numbers that `--time-format` names: MJD, JD, Excel, MATLAB, a unit, or a unit since a date."""
+    """Return the form of numbers that `--time-format` names, which is MJD, JD, Excel, MATLAB, a unit, or a unit since a
+    date. Return None for other text."""
     found = _LOWER.get(text.strip().lower())
     if found or text in (*ORIGINS, DECIMAL_YEARS):
         return found or text
@@ -97,7 +100,7 @@ def parse_form(text: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def origin_and_unit(form: str) -> tuple[float, float] | None:
-    """Return the origin of a form in seconds since 1970, and its unit in seconds, or None for other forms."""
+    """Return the origin of a form in seconds since 1970, and its unit in seconds. Return None for other forms."""
     if form == DECIMAL_YEARS:
         return -1970 * YEAR, YEAR
     if form in ORIGINS:
@@ -113,9 +116,8 @@ def origin_and_unit(form: str) -> tuple[float, float] | None:
 
 
 def to_seconds(numbers: np.ndarray, form: str) -> np.ndarray:
-    """Return numbers as seconds since 1970. Days are rounded to the millisecond, and to whole minutes if all are close
-    to one.
-    """
+    """Convert numbers to seconds since 1970. Days are rounded to the millisecond, or to the minute if all are close to
+    a full minute."""
     if form == DECIMAL_YEARS:
         return _year_seconds(numbers)
     origin, unit = origin_and_unit(form) or (0.0, 1.0)
@@ -128,7 +130,7 @@ def to_seconds(numbers: np.ndarray, form: str) -> np.ndarray:
 
 
 def to_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
-    """Return the inverse of `to_seconds`."""
+    """Convert seconds since 1970 to numbers. This is the inverse of `to_seconds`."""
     if form == DECIMAL_YEARS:
         years = seconds.astype("datetime64[s]").astype("datetime64[Y]")
         begin, end = (each.astype("datetime64[s]").astype(np.float64) for each in (years, years + 1))
@@ -138,7 +140,7 @@ def to_numbers(seconds: np.ndarray, form: str) -> np.ndarray:
 
 
 def _year_seconds(numbers: np.ndarray) -> np.ndarray:
-    """Return decimal years as seconds since 1970, rounded to the hour, because three decimals are nine hours."""
+    """Convert decimal years to seconds since 1970, rounded to the hour."""
     whole = np.floor(numbers)
     years = (whole.astype(np.int64) - 1970).astype("datetime64[Y]")
     begin, end = (each.astype("datetime64[s]").astype(np.float64) for each in (years, years + 1))
@@ -146,9 +148,7 @@ def _year_seconds(numbers: np.ndarray) -> np.ndarray:
 
 
 def other_forms(numbers: np.ndarray) -> list[str]:
-    """Return the forms, as written for `--time-format`, in which numbers far from 0 would be dates from 1980 to
-    2040.
-    """
+    """Return the forms, as written in `--time-format`, in which the numbers would be dates from 1980 to 2040."""
     least, most = float(numbers.min()), float(numbers.max())
     if most - least >= least:
         return []

@@ -1,4 +1,4 @@
-"""A sheet of a workbook as a table. python-calamine reads the cells."""
+"""Read a sheet of a workbook as a table. python-calamine reads the cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rfa.data.table import Table
 
 OLD_WORKBOOK: Final = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 PARTS: Final = ("xl/workbook.xml", "xl/workbook.bin", "content.xml")
-# Maximum size of the decompressed file. Each cell becomes a Python object of many times its size.
+# Maximum size of the decompressed file, because each cell becomes a Python object that is many times larger.
 MOST_BYTES: Final = 2**29
 
 
@@ -32,7 +32,11 @@ def is_workbook(content: bytes) -> bool:
 
 
 def read_workbook(content: bytes, sheet: str | None) -> Table:
-    """Return a sheet by name, or the first one, read like a CSV file.
+    """Return a sheet, which is read like a CSV file.
+
+    Args:
+        content: Content of the workbook.
+        sheet: Name of the sheet. None selects the first sheet.
 
     Raises:
         ValueError: If there is no such sheet, the sheet is empty, the file is too large or damaged, or python-calamine
@@ -50,7 +54,7 @@ def read_workbook(content: bytes, sheet: str | None) -> Table:
         workbook = CalamineWorkbook.from_filelike(io.BytesIO(content))
         names = workbook.sheet_names
         if sheet is not None and sheet not in names:
-            raise ValueError(f"no sheet {sheet!r}; the workbook has {', '.join(map(repr, names))}")
+            raise ValueError(f"there is no sheet {sheet!r}; the sheets are {', '.join(map(repr, names))}")
         chosen = sheet if sheet is not None else names[0]
         rows = workbook.get_sheet_by_name(chosen).to_python(skip_empty_area=False)
     except CalamineError as error:
@@ -73,7 +77,8 @@ def _check_size(content: bytes) -> None:
 
 
 def _to_csv(rows: list[list[Any]]) -> str:
-    """Return the rows as CSV. Title rows, which are at most half filled, end with their last cell."""
+    """Return the rows as CSV. Title rows, in which at most half of the cells are filled, end after their last filled
+    cell."""
     width = max((_length(row) for row in rows), default=0)
     header = next((k for k, row in enumerate(rows) if 2 * sum(cell != "" for cell in row) > width), 0)
     buffer = io.StringIO()
@@ -92,5 +97,5 @@ def _cell(value: Any) -> str:
         return value.isoformat(" ")
     if isinstance(value, date):
         return value.isoformat()
-    # Excel stores keys and counts as floats.
+    # Excel stores integers as floats.
     return str(int(value)) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)

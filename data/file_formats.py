@@ -1,4 +1,4 @@
-"""The formats of a file: CSV, JSON, Parquet, Arrow, ORC, SQLite or a workbook, plain or compressed."""
+"""Read a file in any format: CSV, JSON, Parquet, Arrow, ORC, SQLite or a workbook, plain or compressed."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rfa.data.json_text import is_json, read_json
 from rfa.data.table import Table
 from rfa.data.xml_rows import is_xml, read_xml
 
-MAX_BYTES: Final = 2**31  # decompressed; also the limit of Arrow's string arrays
+MAX_BYTES: Final = 2**31  # of the decompressed file, which is also the limit of Arrow's string arrays
 PACKED: Final = {
     b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bz2", b"\x04\x22\x4d\x18": "lz4", b"\xfd7zXZ\x00": "xz",
 }  # fmt: skip
-# Maximum number of nested compressions, such as a compressed file in an archive.
+# Maximum number of nested layers of compression, such as a compressed file in an archive.
 MOST_LAYERS: Final = 3
 ZIP: Final = b"PK\x03\x04"
 CHUNK: Final = 2**20
@@ -28,7 +28,7 @@ DUCKDB: Final = b"DUCK"
 PDF: Final = b"%PDF"
 # Avro, NetCDF and HDF5, which optional packages read.
 OPTIONAL: Final = (b"Obj\x01", b"CDF", b"\x89HDF")
-# File endings of tables among the files of an archive.
+# Endings of the names of tables in an archive.
 TABLES: Final = (
     ".csv", ".tsv", ".txt", ".dat", ".json", ".jsonl", ".ndjson", ".parquet", ".arrow", ".feather", ".orc", ".xlsx",
     ".xls", ".ods", ".db", ".sqlite", ".avro", ".nc", ".duckdb", ".xml", ".gpx", ".sql", ".tsf", ".arff",
@@ -39,13 +39,13 @@ OTHERS: Final = ("readme", "license", "licence", "metadata", "manifest")
 
 
 def is_plain_text(content: bytes) -> bool:
-    """Return whether the content begins like CSV, that is, not compressed, binary or JSON."""
+    """Return whether the content begins like CSV, so that it is not compressed, binary, XML or JSON."""
     magics = (*PACKED, ZIP, DATABASE, OLD_WORKBOOK, PDF, *OPTIONAL, *ARROW)
     return not (content.startswith(magics) or b"\0" in content[:4096] or is_json(content) or is_xml(content))
 
 
 def read_limited(file: Any) -> bytes:
-    """Read a file in chunks, up to the size limit. A stated size is not trusted."""
+    """Read a file in chunks up to the size limit, because a size in the header may be wrong."""
     pieces, size = [], 0
     while size < MAX_BYTES and (piece := file.read(CHUNK)):
         pieces.append(piece)
@@ -54,11 +54,12 @@ def read_limited(file: Any) -> bytes:
 
 
 def read_table(content: bytes, sheet: str | None = None, query: str | None = None) -> Table:
-    """Return a table from the content of a file, plain or compressed. Its first bytes determine the format.
+    """Return a table from the content of a file, plain or compressed. The format is determined by the first bytes.
 
     Args:
-        sheet: sheet of a workbook, or table of an archive. None selects the first sheet or the only table.
-        query: query on a SQLite database. None selects its only table.
+        content: Content of the file.
+        sheet: Sheet of a workbook, or table of an archive. None selects the first sheet or the only table.
+        query: Query on a SQLite or DuckDB database. None selects the only table.
 
     Raises:
         ValueError: If the format is unknown, or a row and the header have different numbers of cells.
@@ -81,7 +82,7 @@ def read_table(content: bytes, sheet: str | None = None, query: str | None = Non
 
         return read_duckdb(content, query)
     if query is not None:
-        raise ValueError("--query is only supported for SQLite and DuckDB databases, which this file is not")
+        raise ValueError("--query requires an SQLite or DuckDB database, but this file is neither")
     try:
         found = _read_arrow(content)
     except (pa.ArrowException, OSError) as error:
@@ -105,7 +106,7 @@ def _read_csv(content: bytes, sheet: str | None) -> Table:
 
 
 def _read_arrow(content: bytes) -> Any:
-    """Return the Arrow table of a file in a format that pyarrow reads, or None for others."""
+    """Return the Arrow table of a file that pyarrow can read. Return None for other files."""
     import pyarrow as pa
 
     if content.startswith(b"PAR1"):
@@ -128,7 +129,8 @@ def _read_arrow(content: bytes) -> Any:
 
 
 def _decompress(content: bytes, sheet: str | None) -> tuple[bytes, str | None]:
-    """Return the content of a compressed file or an archive, and `sheet` unless it selected the table of an archive."""
+    """Return the content of a compressed file or of a file in an archive, and `sheet`. If `sheet` has selected the file
+    in the archive, return None instead."""
     for _ in range(MOST_LAYERS):
         codec = next((codec for magic, codec in PACKED.items() if content.startswith(magic)), None)
         if codec is not None:
@@ -162,7 +164,7 @@ def _unpack(content: bytes, codec: str) -> bytes:
 
 
 def may_be_table(name: str) -> bool:
-    """Return whether a file among others is a table, judging by its name."""
+    """Return whether a file is a table, as determined by its name."""
     base = re.sub(COMPRESSED, "", name.rpartition("/")[2].lower())
     return base.endswith(TABLES) and not base.startswith((*OTHERS, "."))
 
@@ -176,7 +178,7 @@ def _refuse_tables(names: list[str], chosen: str | None) -> str:
 
 
 def _read_archive(content: bytes, chosen: str | None) -> bytes:
-    """Return the chosen table of a ZIP archive, or the only one."""
+    """Return the table `chosen` of a ZIP archive, or its only table."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]

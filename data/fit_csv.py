@@ -1,4 +1,4 @@
-"""CSV of Garmin's FIT tool, with one message per line, as triples of field, value and unit."""
+"""Read CSV of Garmin's FIT tool. Each line is a message, which consists of triples of field, value and unit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rfa.data.json_values import Rows
 from rfa.data.units import named
 
 HEADER: Final = "Type,Local Number,Message,Field 1,Value 1,Units 1"
-# FIT counts seconds from 1989-12-31.
+# Origin of the times in FIT files, 1989-12-31, in seconds since 1970.
 ORIGIN: Final = 631_065_600
 TIME: Final = "timestamp"
 
 
 def read_fit(text: str) -> Rows | None:
-    """Return the rows of the most frequent message, or None for other text."""
+    """Return the rows of the most frequent kind of message. Return None for other text."""
     if not text.startswith(HEADER):
         return None
     lines = [row for row in csv.reader(text.splitlines()) if row[:1] == ["Data"] and len(row) > 5]

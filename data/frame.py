@@ -1,4 +1,4 @@
-"""Series from a table, with its time column, its value columns, and the rows of each series."""
+"""Read the series of a table: determine its time column, its value columns, and the rows of each series."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ if TYPE_CHECKING:
 
 Refuse = Callable[[Key, ValueError], None]
 Refused = Callable[[Key, ValueError], object]
-# The columns of the tables of Nixtla, Prophet and GluonTS, and the column that is forecast.
+# Columns of the tables of Nixtla, Prophet and GluonTS, and the column to forecast.
 TARGETS: Final = (({"ds", "y"}, "y"), ({"item_id", "target"}, "target"), ({"timestamp", "target"}, "target"))
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A table as read.
+    """A table and the series that it contains.
 
     Attributes:
-        table: the table, with one row per value, and with units in the names of its columns.
-        by: the key columns, given or found.
-        series: the series by their keys. The key of a single series is ().
+        table: The table, with one row per value, and with units in the names of its columns.
+        by: Names of the key columns, which were specified or detected.
+        series: Series by key. The key is () if there is only one series.
     """
 
     table: Table
@@ -55,25 +55,26 @@ class Frame:
 
 
 def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **options: Any) -> dict[Key, Series]:
-    """Read the series of a table: one with the key (), or one for each key, in the order of appearance.
+    """Read the series of a table. The result contains one series with the key (), or one for each key, in order of
+    appearance.
 
     Args:
-        table: an Arrow table, or the result of `load_table`.
-        time: time column. The default is the first column with a usual name or with dates; without one, times are 0, 1,
-            2, …
-        columns: value columns. The default is every column of numbers.
-        by: columns whose cells together are the key of a row. Rows without a key are left out. The default is the
-            columns that label series, if times repeat.
-        zone: time zone of times that do not state one.
-        time_format: format of the times, as for `datetime.strptime`.
-        strict: whether to refuse decreasing times and cells that are not numbers. Otherwise rows are sorted and such
-            cells are missing.
-        start, end: range of rows without `end`, as ISO dates, or as numbers if the times are numbers.
-        every: regular step, such as 5min, to which each series is resampled by the mean of its observations.
-        missing: additional words and numbers that mark missing values. With "none", no numbers mark missing values.
-        known: columns whose future values are known. They continue after the last value of the others.
-        refused: called with a series that cannot be read, which is then left out. Without it, the first such series
-            raises an error.
+        table: An Arrow table, or the result of `load_table`.
+        refused: Function that is called with a series that cannot be read, which is then left out. Without it, the
+            first such series raises an error.
+        time: Name of the time column. The default is the first column with a usual name or with dates. If there is
+            none, the times are 0, 1, 2, …
+        columns: Names of the value columns. The default is all columns of numbers.
+        by: Names of the key columns, whose cells together are the key of a row. Rows without a key are left out. The
+            default is the columns that label series, if times repeat.
+        zone: Time zone of times without a time zone.
+        time_format: Format of the times, as for `datetime.strptime`.
+        strict: Whether to raise an error for decreasing times and cells that are not numbers. Otherwise, rows are
+            sorted and such cells are missing.
+        start, end: Range of rows, as ISO dates, or as numbers if the times are numbers. It does not include `end`.
+        every: Regular step, such as 5min, to which each series is resampled by the mean of its observations.
+        missing: Additional words and numbers that mark missing values. With "none", no numbers mark missing values.
+        known: Names of columns whose future values are known. They continue after the last value of the other columns.
 
     Raises:
         ValueError: If a row, cell or series cannot be read. The message names it and says what to do.
@@ -82,10 +83,10 @@ def read_frame(table: pa.Table | Table, *, refused: Refused | None = None, **opt
 
 
 def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | None = None) -> Frame:
-    """Like `read_frame`, but also return the table and the key columns.
+    """Read the series of a table. Unlike `read_frame`, return also the table and the key columns.
 
     Raises:
-        ValueError: See `read_frame`.
+        ValueError: If a row, cell or series cannot be read. The message names it and says what to do.
     """
     if options.every is not None:
         step_seconds(options.every)
@@ -109,20 +110,21 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
 
 
 def _shown_offsets(table: Table, whole: Series, zone: str) -> np.ndarray | None:
-    """Return the UTC offsets of all rows, if their times are written with offsets and no time zone is given."""
+    """Return the UTC offsets of all rows, if their times are written with offsets and `zone` is UTC. Otherwise, return
+    None."""
     column = table.columns.get(whole.clock or "")
     return shown_offsets(column) if zone == "UTC" and whole.is_dated and column is not None else None
 
 
 def _zone_offsets(column: Any, zone: str) -> UtcOffsets:
-    """Return the offsets of the given time zone, or of the time zone in the type of the time column."""
+    """Return the offsets of `zone` or, if it is UTC, of the time zone in the type of the time column."""
     import pyarrow as pa
 
     if zone == "UTC" and pa.types.is_timestamp(column.type) and column.type.tz is not None:
         zone = column.type.tz
     try:
         return UtcOffsets.of_zone(zone)
-    except ValueError:  # an offset that does not change, such as +01:00
+    except ValueError:  # the zone is a fixed offset such as +01:00
         return UTC
 
 
@@ -143,9 +145,8 @@ def _make_refuse(by: Sequence[str], refused: Callable[[Key, ValueError], object]
 def _read_rows(
     table: Table, options: ReadOptions, refused: Refused | None
 ) -> tuple[Table, Sequence[str], Series, Groups, Refuse, int]:
-    """Return all rows as one series, in the order of the table, the rows of each key, and the number of known
-    covariates.
-    """
+    """Return the table, the key columns, all rows as one series, the rows of each key, the function that reports
+    errors, and the number of known covariates."""
     _check_names(table, options)
     is_chosen = bool(options.columns or options.time or options.known)
     by = options.by or ([] if is_chosen else wide_keys(table))
@@ -184,7 +185,7 @@ def _check_names(table: Table, options: ReadOptions) -> None:
     named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
     for name in named:
         if name not in table.columns:
-            raise ValueError(f"no column is called {name!r}; there are {', '.join(map(repr, table.columns))}")
+            raise ValueError(f"no column is called {name!r}; the columns are {', '.join(map(repr, table.columns))}")
     for name in set(options.columns) & set(options.known):
         raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
 
@@ -225,7 +226,7 @@ def _read_series(
     table: Table, rest: dict[str, Any], clock: str | None, by: Sequence[str], options: ReadOptions,
     refused: Refused | None,
 ) -> tuple[np.ndarray, Sequence[str], Groups, Clock, list[str], Refuse]:  # fmt: skip
-    """Return the times, the key columns (found if none are given), and the rows of each key."""
+    """Return the times, the key columns, which are detected if `by` is empty, and the rows of each key."""
 
     def read(groups: Groups, refuse: Refuse) -> tuple[np.ndarray, Groups, Clock]:
         if clock is None:
@@ -285,7 +286,7 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
     """Return one series with its rows sorted by time.
 
     Raises:
-        ValueError: If it has no value, or its times decrease and `strict` is set.
+        ValueError: If the series has no value, or its times decrease and `strict` is set.
     """
     times = whole.times[rows]
     is_whole, steps = len(rows) == len(whole.times), np.diff(times)

@@ -1,4 +1,4 @@
-"""The header of a text table: its line, and the names in several header lines."""
+"""Find the header of a text table, and combine the names in several header lines."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 # Maximum number of lines below a header that describe the columns, such as units and types.
 MOST_DESCRIPTIONS: Final = 8
-# Maximum number of header lines of a table of two columns that are not properties.
+# A table of two columns has at most this number of header lines. Further lines above the rows are properties.
 MOST_NAMES: Final = 4
-# Number of last rows of a preview that show which columns have values.
+# Number of rows at the end of a preview that are searched for values.
 LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
-# A line that ends the properties of a file.
+# Line at the end of the properties of a file.
 END_OF_PROPERTIES: Final = re.compile(r"\W*(end[ _](of[ _])?header|startofdata|\[data\]|\*end\*)\W*", re.IGNORECASE)
 COMMENT: Final = re.compile(r"[#%!]+\s*")
-# Maximum number of comments above the rows that may be a header, and of rows that are compared with them.
+# Maximum number of comments above the rows that are compared with the rows to find a header, and number of these rows.
 MOST_COMMENTS: Final = 6
 COMPARED: Final = 6
 
 
 def is_data(cells: Sequence[str]) -> bool:
-    """Return whether a row has only numbers and dates, so that it is not a header."""
+    """Return whether a row contains only numbers and dates, so that it is not a header."""
     filled = [cell.strip() for cell in cells if cell.strip().lower() not in MISSING]
     return bool(filled) and all(map(_is_value, filled))
 
@@ -44,22 +44,23 @@ def _is_value(cell: str) -> bool:
 def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether the first row belongs to the table and is not its header.
 
-    This is so if it has only values, or if it has a date, or numbers that do not increase, and no name above values.
+    This is so if the row contains only values. It is also so if it contains a date, or numbers that do not increase,
+    and no names in columns of values.
 
     Args:
-        rows: some rows below.
+        first: Cells of the first row.
+        rows: Cells of some of the rows below it.
     """
     cells = [cell.strip() for cell in first]
     dates = [cell for cell in cells if DATE.fullmatch(cell) and not DECIMAL.fullmatch(cell)]
     numbers = [float(cell) for cell in cells if PLAIN.fullmatch(cell)]
-    is_unsorted = len(numbers) > 1 and numbers != sorted(numbers)  # names that are numbers increase
+    is_unsorted = len(numbers) > 1 and numbers != sorted(numbers)  # numbers in a header increase
     return is_data(first) or (bool(dates or is_unsorted) and _is_like(first, rows))
 
 
 def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a row has values where all rows below have some, and its values are not the steps of a wide
-    table.
-    """
+    """Return whether a row has values in the columns in which all rows below have values. If its values are the time
+    steps of a wide table, return False."""
     cells = [cell.strip() for cell in first]
     below = [[row[k].strip() for row in rows if len(row) == len(first)] for k in range(len(first))]
     below = [[cell for cell in column if cell.lower() not in MISSING] for column in below]
@@ -70,10 +71,10 @@ def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows right below a header that describe the columns.
+    """Return the number of rows directly below a header that describe the columns.
 
-    Such rows have no digits, none in their first cell, or only types as in files of the USGS, while the rows below have
-    digits in their first cell.
+    Such rows have no digits, no digits in their first cell, or only types as in files of the USGS. The rows below them
+    have digits in their first cell.
     """
 
     def describes(row: Sequence[str]) -> bool:
@@ -89,9 +90,10 @@ def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
 
 
 def _count_words(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of rows below a header that have no value in the first column that has values further below.
+    """Return the number of rows below a header that have no value in the first column in which the last rows have
+    values.
 
-    Their other cells are words, or fewer than half of them are numbers if the row below also has words.
+    The other cells of the last of these rows are not numbers.
     """
     width = len(rows[-1]) if rows else 0
     below = [row for row in rows[-LAST:] if len(row) == width]
@@ -118,8 +120,8 @@ def join_names(rows: Sequence[Sequence[str]]) -> list[str]:
     """Return the column names of a header with several rows.
 
     The row with the most distinct names provides the names, and the other rows fill its empty cells. A repeated name is
-    preceded by its group: the cell above it, or the next one to the left in that row. A unit of time in a row below is
-    added to the name of the first column, and of columns named like elapsed time.
+    preceded by its group, which is the cell above it or, if that is empty, the next one to the left. A unit of time in
+    a row below is added to the name of the first column and of columns with names of elapsed time.
     """
     width = len(rows[0])
     rows = [[cell.strip() for cell in row] for row in rows if len(row) == width]
@@ -156,7 +158,7 @@ def _is_unit(cell: str) -> bool:
 
 
 def _fill(row: Sequence[str]) -> list[str]:
-    """Return the cells, with empty ones filled from the left."""
+    """Return the cells. Empty cells are replaced by the next cell to the left that is not empty."""
     found: list[str] = []
     for cell in row:
         found.append(cell or (found[-1] if found else ""))
@@ -164,11 +166,12 @@ def _fill(row: Sequence[str]) -> list[str]:
 
 
 def uncomment_header(text: str, splits: Sequence[Callable[[str], list[str]]]) -> str | None:
-    """Return the text from a header on that is a comment right above the rows, without its comment sign, or None for
+    """Return the text from a header on that is a comment above the rows, without its comment sign. Return None for
     other text.
 
     Args:
-        splits: functions that split a line into cells.
+        text: The text.
+        splits: Functions that split a line into cells.
     """
     comments: list[re.Match[str]] = []
     rows: list[str] = []

@@ -1,4 +1,4 @@
-"""The times of the next rows of a series."""
+"""Compute the times of the next rows of a series."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rfa.data.local_time import local_seconds, utc_seconds
 from rfa.data.series import Series
 
 MOST_AHEAD: Final = 10_000
-# Number of last time steps that determine the usual step.
+# Number of the last time steps from which the typical step is computed.
 OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
-# Minimum number of rows without a weekend for future rows to skip weekends.
+# Future rows skip weekends if at least this number of rows contain no weekend.
 WORKING_DAYS: Final = 10
-# Usual number of rows for a step of up to this many seconds, and where rows are numbered.
+# Maximum time step in seconds, and default number of rows to forecast. Default number if rows are numbered.
 USUAL: Final = "usual"
 USUAL_ROWS: Final = (
     (90.0, 60), (1.5 * SECONDS["h"], 24), (1.5 * DAY, 7), (8 * DAY, 8), (32 * DAY, 12), (93 * DAY, 4), (np.inf, 5),
@@ -25,10 +25,10 @@ UNDATED_ROWS: Final = 12
 
 
 def parse_horizon(text: str) -> tuple[int, float]:
-    """Return a horizon as a number of rows, or as seconds. The other value is 0.
+    """Return a horizon as a number of rows and 0, or as 0 and seconds.
 
     Raises:
-        ValueError: If the text is neither.
+        ValueError: If the text is neither a number of rows nor a duration.
     """
     found = duration(text)
     if found is not None and found[1] is not None:
@@ -44,14 +44,13 @@ def parse_horizon(text: str) -> tuple[int, float]:
 
 
 def usual_step(series: Series) -> float:
-    """Return the usual time between two rows, or 0 if all times are equal."""
+    """Return the typical time between two rows. Return 0 if all times are equal."""
     return usual_lag(series.times)
 
 
 def usual_lag(times: np.ndarray) -> float:
-    """Return the median of the last positive steps of times `[N]`, because the sampling rate may change, or 0 if all
-    are equal.
-    """
+    """Return the typical time step of times `[N]`, which is the median of the last OF_LATE positive steps, because the
+    sampling rate may change. Return 0 if all times are equal."""
     lags = np.diff(times)
     lags = lags[lags > 0][-OF_LATE:]
     return float(np.median(lags)) if len(lags) else 0.0
@@ -64,13 +63,17 @@ def usual_rows(series: Series) -> int:
 
 
 def future_times(series: Series, text: str) -> np.ndarray:
-    """Return the times `[M]` of the next rows up to a horizon, at the usual step.
+    """Return the times of the next rows up to a horizon, `[M]`. They are one typical time step apart.
 
-    Steps of days, weeks, months or years follow the calendar of the time zone. Weekends are skipped if the series has
-    none.
+    Steps of days, weeks, months or years follow the calendar of the time zone. Weekends are skipped if the series
+    contains none.
+
+    Args:
+        series: The series.
+        text: Number of rows or duration, as in `--horizon`, or USUAL for the default number of rows.
 
     Raises:
-        ValueError: If the horizon is shorter than a step, or has too many rows.
+        ValueError: If the horizon is invalid, is shorter than a step, or has too many rows.
     """
     rows, seconds = (usual_rows(series), 0.0) if text == USUAL else parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
@@ -101,15 +104,14 @@ def _next(series: Series, step: float, count: int) -> np.ndarray:
     if lag % DAY:
         return even
     has_weekends = lag != DAY or len(shown) < WORKING_DAYS or _is_weekend(shown).any()
-    # At least six of ten consecutive days are working days.
+    # Of 2 n + 4 consecutive days, at least n are working days.
     ahead = shown[-1] + lag * np.arange(1, (count if has_weekends else 2 * count + 4) + 1)
     return utc_seconds(ahead if has_weekends else ahead[~_is_weekend(ahead)][:count], series.zone)
 
 
 def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
-    """Return the next local times of a series on the same day of each month, or on its last day, or None for other
-    series.
-    """
+    """Return the next local times of a series whose times are on the same day of each month, or on its last day. Return
+    None for other series."""
     days = np.floor(shown / DAY).astype("datetime64[D]")
     months = days.astype("datetime64[M]")
     lags = np.diff(months.astype(np.int64))
@@ -127,5 +129,5 @@ def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
 
 
 def _is_weekend(shown: np.ndarray) -> np.ndarray:
-    """Return whether local seconds since 1970, whose first day was a Thursday, are on a weekend."""
+    """Return whether local times are on a weekend. They are seconds since 1970-01-01, which was a Thursday."""
     return (np.floor(shown / DAY).astype(np.int64) + 3) % 7 >= 5

@@ -1,4 +1,4 @@
-"""Tables with a row for each day and a column for each hour, half hour or quarter of an hour."""
+"""Convert tables with a row for each day and a column for each hour, half-hour or quarter of an hour."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from rfa.data.clock_choice import clock_column, date_columns
 from rfa.data.table import Table
 from rfa.data.wide import TOTAL, VALUE, is_there
 
-# Number of columns of a day. One more, for the day with 25 hours, is left out if it is empty.
+# Number of columns of a day. An additional column, for the day with 25 hours, is left out if it is empty.
 COUNTS: Final = (24, 48, 96)
 MINUTES: Final = 1440
 TIME: Final = "time"
 OF_DAY: Final = re.compile(r"(?:\D*\s)?(\d{1,2}):(\d{2})(?::00)?(?:\s*(?:-|–|bis|to|a|à)\s*\d{1,2}:\d{2}(?::00)?)?")
 NUMBERED: Final = re.compile(r"([^\d]*?)0*(\d{1,2})([^\d]{0,5})")
-# The interval data of Australian meters.
+# Intervals in minutes, and first line, of the interval data of Australian meters.
 INTERVALS: Final = ("5", "15", "30")
 NEM12: Final = re.compile(r"100,NEM12[,\r\n]")
 
 
 def melt_hours(table: Table) -> Table:
-    """Convert a table of days, with a column for each part of the day, to one row per value. Other tables are
-    unchanged.
-    """
+    """Convert a table with a row for each day and a column for each part of the day to one row per value. Other tables
+    are not changed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -40,7 +39,7 @@ def melt_hours(table: Table) -> Table:
         return table
     rest[date] = pc.replace_substring_regex(rest[date], r"^(\d{4})(\d\d)(\d\d)$", r"\1-\2-\3")
     rows, count = len(table), len(steps)
-    there = np.stack([is_there(table.columns[name]) for name in steps]).T.ravel()  # ordered by day, then by time of day
+    there = np.stack([is_there(table.columns[name]) for name in steps]).T.ravel()  # sorted by day, then by time of day
     order = np.arange(rows * count)[: int(np.flatnonzero(there)[-1]) + 1] if there.any() else np.arange(rows * count)
     day, part = np.divmod(order, count)
     stacked = pa.chunked_array([chunk for name in steps for chunk in table.columns[name].cast(pa.string()).chunks])
@@ -53,10 +52,10 @@ def melt_hours(table: Table) -> Table:
 
 
 def nem12_as_csv(text: str) -> str | None:
-    """Return Australian interval data as CSV with a row for each day, or None for other text.
+    """Convert Australian interval data to CSV with a row for each day. Return None for other text.
 
     Raises:
-        ValueError: If the days have different intervals.
+        ValueError: If an interval is not supported, or the days have different intervals.
     """
     if NEM12.match(text) is None:
         return None
@@ -79,7 +78,7 @@ def nem12_as_csv(text: str) -> str | None:
 
 
 def _steps(names: Sequence[str]) -> list[str]:
-    """Return the consecutive columns that are the times of a day, or [] if there are none."""
+    """Return the consecutive columns that are the times of a day. The result is empty if there are none."""
     for count in COUNTS:
         for begin in range(len(names) - count + 1):
             chosen = names[begin : begin + count]
@@ -103,5 +102,5 @@ def _is_day(names: Sequence[str]) -> bool:
 
 
 def _totals(rest: dict[str, Any]) -> list[str]:
-    """Return the columns next to those of the day that are empty, or are its sum."""
+    """Return the columns that are empty or contain the sum of the day."""
     return [name for name in rest if not is_there(rest[name]).any() or TOTAL.fullmatch(name.strip())]

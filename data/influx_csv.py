@@ -1,4 +1,4 @@
-"""InfluxDB's annotated CSV, with any number of tables, each below its own annotations and header."""
+"""Read InfluxDB's annotated CSV with any number of tables, each with its annotations and header."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Final
 from rfa.data.table import Table
 
 ANNOTATION: Final = re.compile(r"#(group|datatype|default)\b")
-# Columns that describe the query.
+# Columns that describe the query rather than the series.
 OF_QUERY: Final = ("column 1", "result", "table", "_start", "_stop")
-# Value for labels that a table does not have.
+# Value of a label in the rows of a table without this label.
 NO_LABEL: Final = "none"
 
 
@@ -20,7 +20,7 @@ def is_annotated(text: str) -> bool:
 
 
 def split_tables(text: str) -> dict[str, str]:
-    """Return the rows below each distinct header. Tables with the same header are joined."""
+    """Return the rows by header. Tables with the same header are joined."""
     found: dict[str, list[str]] = {}
     for part in re.split(r"(?:^|\n)\s*(?:#[^\n]*\n\s*)+", text.replace("\r\n", "\n")):
         for piece in re.split(r"\n\s*\n", part):
@@ -34,14 +34,14 @@ def join_tables(tables: list[Table]) -> Table:
     """Return one table with all rows.
 
     Raises:
-        ValueError: If there are no rows, or the first table has an error of the query.
+        ValueError: If there are no rows, or the first table contains an error of the query.
     """
     import pyarrow as pa
 
     if not tables:
         raise ValueError("the file has annotations but no rows")
     if "error" in tables[0].columns:
-        raise ValueError(f"InfluxDB answered with an error: {tables[0].columns['error'][0].as_py()!r}")
+        raise ValueError(f"InfluxDB returned an error: {tables[0].columns['error'][0].as_py()!r}")
     names = list(dict.fromkeys(name for table in tables for name in table.columns))
     names = [name for name in names if name not in OF_QUERY] or names
 

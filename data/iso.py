@@ -1,4 +1,4 @@
-"""Times in ISO 8601."""
+"""Parse times in ISO 8601."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 ISO: Final = "ISO"
 ZONED: Final = r"(Z|[+-]\d{2}(:?\d{2})?)$"
-# The beginning of an interval such as `01.01.2024 00:00 - 01.01.2024 01:00`.
+# Patterns of an interval such as `01.01.2024 00:00 - 01.01.2024 01:00`.
 _DAY: Final = r"[^\s:]*\d[-/.]\d+[-/.]\d[^\s:]*"
 _TO: Final = r"\s+(?:-|–|to|bis|/)\s+"
 INTERVAL: Final = rf"^(?:(.*\d:\d{{2}}(?::\d{{2}}(?:\.\d+)?Z?)?)(?:{_TO}|/).*\d:\d{{2}}.*|({_DAY}){_TO}{_DAY})$"
@@ -15,11 +15,12 @@ HAS_TIME: Final = r"\d[T ]\d{2}:?\d{2}"
 
 
 def cast_iso(cells: Any) -> Any:
-    """Like `parse_iso`, for text that does not need rewriting, as in most files."""
+    """Return timestamps like `parse_iso`, for text that need not be rewritten, as in most files. Return None for other
+    text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    # A cast fails at the first cell in another form.
+    # A cast fails at the first cell in another format, so it is fast for other text.
     for zone in (None, "UTC"):
         with suppress(pa.ArrowInvalid):
             return pc.cast(cells, pa.timestamp("ns", zone))
@@ -27,7 +28,8 @@ def cast_iso(cells: Any) -> Any:
 
 
 def parse_iso(cells: Any) -> Any:
-    """Return timestamps of Arrow text, if all have a time zone or all have none, or None for other text."""
+    """Return the timestamps in an Arrow column of text, if all cells have a time zone or none has. Return None for
+    other text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -38,7 +40,7 @@ def parse_iso(cells: Any) -> Any:
     cells = pc.replace_substring_regex(cells, r"(:\d{2}(\.\d+)?) ([+-]\d{2})", r"\1\3")
     cells = pc.replace_substring_regex(cells, r"(\.\d{9})\d+", r"\1")
     is_zoned = pc.and_(pc.match_substring_regex(cells, HAS_TIME), pc.match_substring_regex(cells, ZONED))
-    # The end of a plain date looks like a UTC offset.
+    # A cell must contain a time of day, because the end of a date looks like a UTC offset.
     zones = pc.all(is_zoned, min_count=0).as_py(), pc.any(is_zoned, min_count=0).as_py()
     if zones == (False, True):
         return None

@@ -1,4 +1,5 @@
-"""Tables inside JSON: every list of rows, pairs or columns, with the surrounding fields as labels."""
+"""Find the tables in a JSON document: lists of rows, pairs or columns. The fields around a list are labels of its
+rows."""
 
 from __future__ import annotations
 
@@ -15,28 +16,29 @@ from rfa.data.table import Table
 Labels = dict[str, Any]
 Block = tuple[Labels, Table]
 Read = Callable[[Any], Table | None]
-# Maximum number of objects and lists around the rows, such as {"data": {"rows": […]}}.
+# Maximum number of nested objects and lists around the rows, as in {"data": {"rows": […]}}.
 MOST_LEVELS: Final = 12
 MOST_BLOCKS: Final = 100_000
-# The label that distinguishes tables by the names of their fields.
+# Label that contains the name of the field with the table.
 FIELD: Final = "name"
-# Names of the first time around rows with positions, and the form of a resolution, as in ENTSO-E's JSON.
+# Names of the start time of rows with positions, of the positions and of offsets, and format of a resolution, as in
+# ENTSO-E's JSON.
 START, POSITION, OFFSET = "start", "position", "offset"
 RESOLUTION: Final = re.compile(r"P(?:T?)(\d{1,4})([MHD])")
 UNITS: Final = {"M": "minutes", "H": "hours", "D": "days"}
-# Prefix of a label whose name the rows already have.
+# Prefix of a label whose name is also that of a column of the rows.
 OUTER: Final = "outer "
-# Labels ordered by how well they name a series. Identifiers come last.
+# Names of labels that name a series, which are the first columns, and of identifiers, which are the last columns.
 NAMES, IDENTIFIERS = ("label", "name", "title", "metric"), ("id", "uuid", "href", "url", "uri")
 
 
 def read_blocks(document: Any, read: Read) -> Table | None:
-    """Return the rows of the tables of the form that has the most rows, preferring tables with times, or None without
-    tables.
+    """Return the rows of all tables with the same columns. Of several such groups, tables with times and then those
+    with the most rows are preferred. Return None if there are no tables.
 
     Args:
-        document: parsed JSON.
-        read: returns a table for a list, or for an object's own columns, or None.
+        document: Parsed JSON.
+        read: Function that returns the table in a list, or in the columns of an object, or None.
     """
     groups: dict[tuple[str, ...], list[Block]] = {}
     problems: list[ValueError] = []
@@ -63,7 +65,7 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 
 
 def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Block]:
-    """Yield the outermost tables with times, or all tables if none has times."""
+    """Yield the outermost tables with times, or all tables if none contains times."""
     table = read(value)
     if isinstance(value, Mapping):
         labels = labels | flatten_row({name: cell for name, cell in value.items() if not name[:1].isdigit()})
@@ -91,7 +93,7 @@ def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Blo
 
 
 def _has_times_inside(value: Any, labels: Labels, read: Read, levels: int) -> bool:
-    """Return whether the first row of a list has rows with times and values inside."""
+    """Return whether the first row of a list contains a list of rows with times and values."""
     row = value[0] if isinstance(value, list) and value and isinstance(value[0], Mapping) else {}
     inside = {name: cell for name, cell in row.items() if isinstance(cell, list) and len(cell) > 1}
     return bool(levels and inside) and any(
@@ -101,7 +103,8 @@ def _has_times_inside(value: Any, labels: Labels, read: Read, levels: int) -> bo
 
 
 def _is_shell(table: Table) -> bool:
-    """Return whether a table has one row, or no numbers but its times, so that a nested one is more likely meant."""
+    """Return whether a table has a single row, or no numbers except the times. A nested table is then more likely the
+    data."""
     clock = clock_column(table.columns)
     return len(table) == 1 or all(
         name == clock or numeric_sample(column) is None for name, column in table.columns.items()
@@ -109,9 +112,8 @@ def _is_shell(table: Table) -> bool:
 
 
 def _with_times(table: Table, labels: Labels) -> Table:
-    """Return the rows with times, computed from a surrounding start time with a resolution and positions, or with
-    offsets.
-    """
+    """Add times to rows with positions or offsets. They are computed from the start time and the resolution in the
+    labels."""
     start = next((labels[name] for name in labels if name.lower().rpartition(".")[2] == START), None)
     name = next((name for name in table.columns if name.lower() in (POSITION, OFFSET)), None)
     step = next((found for text in labels.values() if (found := RESOLUTION.fullmatch(str(text)))), None)
@@ -129,7 +131,7 @@ def _with_times(table: Table, labels: Labels) -> Table:
 
 
 def _join(blocks: Sequence[Block]) -> Table:
-    """Return one table of all rows. Fields that differ between the tables become label columns."""
+    """Return one table with all rows. Labels that differ between the tables become columns."""
     import pyarrow as pa
 
     if len(blocks) == 1:
@@ -156,7 +158,8 @@ def _label_order(name: str) -> int:
 
 
 def parallel_lists(document: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
-    """Return the lists of equal length in an object and in nested objects, if one of its own lists may be the times."""
+    """Return the lists of equal length in an object and in nested objects, if the object itself contains such a
+    list."""
     own = {name: cells for name, cells in document.items() if _are_plain(cells)}
     if not own:
         return {}
@@ -169,7 +172,8 @@ def parallel_lists(document: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
 
 
 def _lists(value: Mapping[str, Any], name: str, levels: int) -> Iterator[tuple[str, Sequence[Any]]]:
-    """Yield the lists of plain values in an object. A list in an object with a label is named after the label."""
+    """Yield the lists of plain values in an object and in nested objects. If an object has a label and a single list,
+    the list is named after the label."""
     label = next((value[key] for key in NAMES if isinstance(value.get(key), str)), name)
     lists = [key for key, cells in value.items() if _are_plain(cells)]
     for key, cells in value.items():
@@ -188,7 +192,8 @@ def _are_plain(cells: Any) -> bool:
 
 
 def named_cells(document: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
-    """Return the columns given by a list of names next to a list of rows or columns, as in replies of databases."""
+    """Return the columns of a list of rows or columns whose names are in another list, as in replies of databases.
+    Return None for other objects."""
     parts = [document, *(value for value in document.values() if isinstance(value, Mapping))]
     headers = [_header(cells) for part in parts for cells in part.values() if isinstance(cells, list)]
     bodies = [cells for part in parts for cells in part.values() if _are_lists(cells)]
@@ -203,7 +208,7 @@ def named_cells(document: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
 
 
 def _header(cells: list[Any]) -> list[str]:
-    """Return the names in a list of names, or of objects that have a name. The result is empty for other lists."""
+    """Return the names in a list of names, or of objects with a name. The result is empty for other lists."""
     if not cells:
         return []
     found = [cell.get("name", cell.get("text")) if isinstance(cell, Mapping) else cell for cell in cells]
@@ -215,6 +220,6 @@ def _are_lists(cells: Any) -> bool:
 
 
 def _unwrap(value: Any) -> Any:
-    """Return the value of an object whose only field is `f` or `v`, as BigQuery writes rows and cells."""
+    """Return the value of an object whose only field is `f` or `v`, as in the rows and cells of BigQuery."""
     is_wrapped = isinstance(value, Mapping) and len(value) == 1 and {*value} <= {"f", "v"}
     return next(iter(value.values())) if is_wrapped else value

@@ -1,4 +1,4 @@
-"""JSON of monitoring and forecasting programs as labelled series. Each function returns None for other JSON."""
+"""Convert JSON of monitoring and forecasting programs to labelled series. Each function returns None for other JSON."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 
 from rfa.data.json_values import MOST_CELLS, Rows
 
-# Steps of GluonTS, as a unit of NumPy and a number of them.
+# Time steps of GluonTS, as a unit of NumPy and a number of such units.
 STEPS: Final = {
     "s": ("s", 1), "min": ("m", 1), "t": ("m", 1), "h": ("h", 1), "d": ("D", 1), "b": ("D", 1), "w": ("D", 7),
     "m": ("M", 1), "q": ("M", 3), "y": ("M", 12), "a": ("M", 12),
 }  # fmt: skip
-# Names of the dimension of time, if no role tells it.
+# Names of the time dimension, if no dimension has the role of time.
 TIME_DIMENSIONS: Final = ("time", "time_period", "tid", "year", "period", "jahr", "år")
 
 
 def prometheus(document: Any) -> Rows | None:
-    """Replies of Prometheus' HTTP API: matrix, vector, scalar."""
+    """Convert a reply of Prometheus' HTTP API, which is a matrix, a vector or a scalar."""
     data = document.get("data", document) if isinstance(document, Mapping) else None
     if not isinstance(data, Mapping) or "resultType" not in data:
         return None
@@ -34,7 +34,7 @@ def prometheus(document: Any) -> Rows | None:
 
 
 def influx(document: Any) -> Rows | None:
-    """Replies of InfluxDB 1."""
+    """Convert a reply of InfluxDB 1."""
     if not isinstance(document, Mapping) or not _are_objects(document.get("results")):
         return None
     rows = Rows()
@@ -47,7 +47,7 @@ def influx(document: Any) -> Rows | None:
 
 
 def graphite(document: Any) -> Rows | None:
-    """Replies of Graphite's render API and Grafana's simple JSON, in which values precede their times."""
+    """Convert a reply of Graphite's render API or of Grafana's simple JSON, in which the value is before its time."""
     if not _are_objects(document) or not all("datapoints" in series for series in document):
         return None
     rows = Rows()
@@ -59,7 +59,7 @@ def graphite(document: Any) -> Rows | None:
 
 
 def opentsdb(document: Any) -> Rows | None:
-    """Replies of OpenTSDB to queries."""
+    """Convert a reply of OpenTSDB to a query."""
     if not _are_objects(document) or not all("dps" in series for series in document):
         return None
     rows = Rows()
@@ -72,7 +72,7 @@ def opentsdb(document: Any) -> Rows | None:
 
 
 def rrdtool(document: Any) -> Rows | None:
-    """Exports of rrdtool, with a start, a step and a row of values for each time."""
+    """Convert an export of rrdtool, which has a start, a step and a row of values for each time."""
     meta = document.get("meta") if isinstance(document, Mapping) else None
     if not isinstance(meta, Mapping) or not {"start", "step", "legend"} <= meta.keys() or not document.get("data"):
         return None
@@ -84,7 +84,8 @@ def rrdtool(document: Any) -> Rows | None:
 
 
 def json_stat(document: Any) -> Rows | None:
-    """Datasets of JSON-stat, as statistical offices publish them, with a series for each combination of categories."""
+    """Convert a dataset in JSON-stat, a format of statistical offices, to a series for each combination of
+    categories."""
     inner = document.get("dataset", document) if isinstance(document, Mapping) else None
     if not isinstance(inner, Mapping) or not {"dimension", "value"} <= inner.keys():
         return None
@@ -110,13 +111,13 @@ def json_stat(document: Any) -> Rows | None:
 
 
 def _categories(category: Mapping[str, Any]) -> list[str]:
-    """Return the codes of a dimension in their order."""
+    """Return the codes of a dimension in order."""
     index = category.get("index", category.get("label", {}))
     return sorted(index, key=index.__getitem__) if isinstance(index, Mapping) and "index" in category else list(index)
 
 
 def gluonts(document: Any) -> Rows | None:
-    """Series of GluonTS with a start, a step and a list of values. Without a step, rows are numbered."""
+    """Convert series of GluonTS, which have a start, a step and a list of values. Without a step, rows are numbered."""
     listed = document if isinstance(document, list) else [document]
     if not _are_objects(listed) or not all(isinstance(series.get("target"), list) for series in listed):
         return None
@@ -129,7 +130,7 @@ def gluonts(document: Any) -> Rows | None:
 
 
 def home_assistant(document: Any) -> Rows | None:
-    """Home Assistant's history, with a list for each entity, and its statistics, with a list for each name."""
+    """Convert Home Assistant's history, with a list for each entity, or its statistics, with a list for each name."""
     rows = Rows()
     if isinstance(document, list) and document and all(_are_objects(states) for states in document):
         for states in document:
@@ -158,7 +159,8 @@ def _labels(tags: Any) -> dict[str, Any]:
 
 
 def time_steps(start: Any, step: Any, count: int) -> list[str] | None:
-    """Return the times of `count` rows from a start and a step such as 15min or D, or None if these are not known."""
+    """Return the times of `count` rows, from a start and a step such as 15min or D. Return None if the start or the
+    step is unknown."""
     found = re.fullmatch(r"(\d*)(min|[a-zA-Z])(?:[ES]|-\w+)?", str(step or ""))
     if found is None or found[2].lower() not in STEPS or not isinstance(start, str) or count > MOST_CELLS:
         return None

@@ -1,4 +1,5 @@
-"""JSON and JSON lines as tables: rows, columns, pairs, and the output of monitoring programs."""
+"""Read JSON and JSON Lines as tables. Supported are lists of rows, columns by name, pairs of time and value, and the
+output of monitoring programs."""
 
 from __future__ import annotations
 
@@ -16,15 +17,15 @@ from rfa.data.json_shapes import gluonts, graphite, home_assistant, influx, json
 from rfa.data.json_values import Rows, table_of_columns, table_of_rows
 from rfa.data.table import Table
 
-# The beginning of an array. A log's `[2024-01-01` does not match.
-# The beginning of an object that lacks its bracket.
+# Beginning of an object without its bracket.
 MEMBER: Final = re.compile(rb"[\[\s]*\"?[\w .-]{1,40}\"\s*:\s*[\[{\"\d-]")
 # Labels such as {job="a"}, which are not JSON.
 LABELS: Final = re.compile(rb"\{\s*\w+\s*=")
+# Beginning of an array. `[2024-01-01` in a log does not match.
 ARRAY: Final = re.compile(rb"\[\s*(?:[\[{\"\]tfn]|-?\d[\d.eE+-]*\s*(?:,|\]\s*(?:[\r\n,\]]|$)|$))")
-# Maximum number of digits of keys that are seconds after a start. Times since 1970 have more.
+# Maximum number of digits of keys that are elapsed seconds. Times since 1970 have more digits.
 LONGEST_OFFSET: Final = 8
-# Parsed JSON takes many times its size.
+# Maximum size of JSON, because the parsed document takes many times its size.
 MOST_BYTES: Final = 2**28
 SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
     prometheus, influx, json_stat, rrdtool, graphite, opentsdb, gluonts, home_assistant,
@@ -32,13 +33,13 @@ SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
 
 
 def is_json(content: bytes) -> bool:
-    """Return whether a file begins as a JSON array or object, or as a damaged one."""
+    """Return whether a file begins like a JSON array or object, or like an object without its bracket."""
     start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     return (start[:1] == b"{" and not LABELS.match(start)) or bool(ARRAY.match(start) or MEMBER.match(start))
 
 
 def read_json(content: bytes) -> Table:
-    """Return a table from JSON or JSON lines.
+    """Return a table from JSON or JSON Lines.
 
     Raises:
         ValueError: If the text is damaged, too large, or has no rows.
@@ -72,7 +73,7 @@ def _parse(content: bytes) -> Any:
 
 
 def _parse_python(content: bytes, line: int) -> Any:
-    """Parse JSON with NaN and Infinity, which Python and other programs write."""
+    """Parse JSON that may contain NaN and Infinity, as in the output of Python."""
     try:
         return json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -93,7 +94,7 @@ def _parse_lines(lines: Sequence[bytes]) -> list[Any]:
 
 
 def _read(document: Any) -> Table | None:
-    """Return a table of a whole value, ignoring tables nested in it."""
+    """Return the table of a complete value, without tables that are nested in it. Return None if it is not a table."""
     for shape in SHAPES:
         found = shape(document)
         if found is not None:
@@ -132,9 +133,8 @@ def _read_list(document: list[Any]) -> Table | None:
 
 
 def _names_of_pairs(pairs: list[list[Any]]) -> list[str]:
-    """Return the names of pairs. The time comes first, unless only the second numbers have the size of times since
-    1970, as in Graphite.
-    """
+    """Return the names of pairs. The time is first, unless only the second numbers have the size of times since 1970,
+    as in Graphite."""
     first, second = (np.array([pair[k] for pair in pairs if len(pair) == 2]) for k in (0, 1))
     return ["value", "time"] if _are_epochs(second) and not _are_epochs(first) else ["time", "value"]
 
@@ -147,7 +147,8 @@ def _are_epochs(numbers: np.ndarray) -> bool:
 
 
 def _read_columns(document: Mapping[str, Any]) -> Table | None:
-    """Return a table of columns of equal length, of pandas' `to_json`, or of rows by their times."""
+    """Return a table of columns of equal length, of pandas' `to_json`, or of rows by their times. Return None for other
+    objects."""
     if {"columns", "data"} <= document.keys() and isinstance(document["columns"], list):
         names = [str(name) for name in document["columns"]]
         index = document.get("index")

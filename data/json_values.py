@@ -1,4 +1,4 @@
-"""JSON values as the columns of a table."""
+"""Convert JSON values to the columns of a table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from rfa.data.table import Table, unique_names
 
 MOST_CELLS: Final = 50_000_000
-# Nested objects become columns a.b. More deeply nested ones become text.
+# Maximum depth of nested objects that become columns such as a.b. Objects at a greater depth become text.
 DEPTH: Final = 3
 # Numbers of at least this size may be times.
 LEAST_TIME: Final = 1e9
@@ -19,7 +19,13 @@ LEAST_TIME: Final = 1e9
 
 @dataclass
 class Rows:
-    """Labelled series. Each row has a time and a value, or values with several names."""
+    """Labelled series. Each row has a time and a value, or several named values.
+
+    Attributes:
+        labels: Labels of each series.
+        columns: Columns of each series.
+        note: Description of how the rows were read.
+    """
 
     labels: list[Mapping[str, Any]] = field(default_factory=list)
     columns: list[Mapping[str, Sequence[Any]]] = field(default_factory=list)
@@ -31,10 +37,10 @@ class Rows:
         self.columns.append(columns)
 
     def table(self) -> Table:
-        """Return one table that repeats the labels in each row.
+        """Return one table with the rows of all series. The labels of a series are repeated in each row.
 
         Raises:
-            ValueError: If it is empty or too large.
+            ValueError: If there are no rows, or the table is too large.
         """
         import pyarrow as pa
 
@@ -58,7 +64,7 @@ class Rows:
 
 
 def check_cells(count: int) -> None:
-    """Refuse tables that would be too large.
+    """Check that a table is not too large.
 
     Raises:
         ValueError: If there are more than MOST_CELLS cells.
@@ -71,7 +77,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table with one row per object.
 
     Raises:
-        ValueError: If it would be too large.
+        ValueError: If the table is too large.
     """
     flat = [row if _is_flat(row) else flatten_row(row) for row in rows]
     names = list(dict.fromkeys(name for row in flat for name in row))
@@ -80,7 +86,7 @@ def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
-    """Return a table of lists of equal length.
+    """Return a table whose columns are lists of equal length.
 
     Raises:
         ValueError: If the lists differ in length.
@@ -92,7 +98,7 @@ def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
 
 
 def column_of(cells: Sequence[Any]) -> Any:
-    """Return a column of numbers, or of text if a cell is neither a number nor null."""
+    """Return a column of numbers. If a cell is neither a number nor null, return a column of text."""
     import pyarrow as pa
 
     if all(cell is None or (isinstance(cell, int | float) and not isinstance(cell, bool)) for cell in cells):
@@ -116,8 +122,7 @@ def _is_flat(row: Mapping[str, Any]) -> bool:
 
 def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) -> dict[str, Any]:
     """Return the fields of an object and of nested objects, whose names are joined as a.b. Lists are left out, except
-    for lists of one object.
-    """
+    lists of one object and lists of objects with a name and a number."""
     found: dict[str, Any] = {}
     has_values = any(isinstance(cell, int | float) and 0 < abs(cell) < LEAST_TIME for cell in row.values())
     for name, cell in row.items():
@@ -136,9 +141,8 @@ def flatten_row(row: Mapping[str, Any], prefix: str = "", depth: int = DEPTH) ->
 
 
 def _named_values(cells: list[Any]) -> dict[str, Any]:
-    """Return the values of a list of objects that each have a name and a number. The result is empty for other
-    lists.
-    """
+    """Return the numbers by name in a list of objects that have a name and a number. The result is empty for other
+    lists."""
     found: dict[str, Any] = {}
     for cell in cells:
         values = list(cell.values()) if isinstance(cell, Mapping) else []

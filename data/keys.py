@@ -1,4 +1,4 @@
-"""The rows of each series of a table, by key columns that are given or found by evidence."""
+"""Determine the rows of each series of a table by key columns, which are specified or detected."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rfa.data.series import Key
 from rfa.data.table import Table, combine_chunks
 
 MOST_SERIES: Final = 100_000
-# Names of columns that label series, whatever the times are.
+# Names of columns that label series independently of the times.
 KEY_NAMES: Final = (
     "unique_id", "entity_id", "item_id", "series_id", "statistic_id", "ts_id", "sensor_id", "metric_name", "_field",
 )  # fmt: skip
 # Maximum share of distinct times in a table of several series.
 MAX_DISTINCT: Final = 0.6
-# Maximum share of rows of a series that may have the time of another row.
+# Maximum share of rows that have the time of another row of their series.
 MAX_REPEATED: Final = 0.01
-# Maximum number of columns that may label series, and of labels per row.
+# Maximum number of columns that may label series.
 MOST_LABELS: Final = 12
 # Maximum number of columns that are searched for labels.
 MOST_TRIED: Final = 64
@@ -40,7 +40,7 @@ LEAST_REGULAR, MOST_REGULAR = 0.9, 0.7
 
 
 def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
-    """Return the rows of each key, in the order of appearance, and a note on rows without a key."""
+    """Return the row indices of each key, in order of appearance, and notes on rows without a key."""
     import pyarrow.compute as pc
 
     if not by:
@@ -67,7 +67,7 @@ def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], 
 
 
 def _key_column(column: Any) -> Any:
-    """Return keys without surrounding spaces. Empty cells are null."""
+    """Return keys without surrounding spaces. Empty cells become null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -78,13 +78,15 @@ def _key_column(column: Any) -> Any:
 
 
 def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns that label the series of a table, or () for one series.
+    """Return the columns that label the series of a table. The result is empty if there is one series.
 
-    They have a usual name; or times repeat, but not within each label; or times decrease only where the label changes.
+    A column labels series if it has a usual name; if times repeat, but not within each label; or if times decrease only
+    where the label changes.
 
     Args:
-        times: times of the rows, or None if there is no time column.
-        rest: columns other than the time.
+        table: The table.
+        times: Times of the rows. None if there is no time column.
+        rest: Names of the columns other than the time.
     """
     rest = [name for name in rest if not is_part(table.columns[name])]
     named = [name for name in rest if name.strip().lower() in KEY_NAMES]
@@ -118,10 +120,11 @@ def find_keys(table: Table, times: np.ndarray | None, rest: Sequence[str]) -> tu
 
 
 def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[str, ...]:
-    """Return the column that labels series whose rows alternate at their own times, or () if there is none.
+    """Return the column that labels series whose rows alternate and have different times. The result is empty if there
+    is none.
 
-    Either each series has regular steps where all rows together have none, or its unit differs from the units of
-    others.
+    Such a column is found if the time steps within each series are regular but those of all rows are not, or if each
+    label has one unit and the units differ.
     """
     if len(times) < 2 * LEAST_ROWS:
         return ()
@@ -143,19 +146,19 @@ def _interleaved(table: Table, times: np.ndarray, rest: Sequence[str]) -> tuple[
 
 
 def _is_frequent(codes: np.ndarray) -> bool:
-    """Return whether labels have many rows each, and alternate."""
+    """Return whether each label has many rows, and the labels alternate."""
     counts = np.bincount(codes)
     changes = np.count_nonzero(np.diff(codes))
     return bool(counts.min() >= LEAST_ROWS and changes >= ALTERNATING * len(codes) * (1 - counts.max() / len(codes)))
 
 
 def _tells(codes: np.ndarray, units: np.ndarray) -> bool:
-    """Return whether each label has one unit."""
+    """Return whether all rows with the same label have the same unit."""
     return len(np.unique(np.stack([codes, units], axis=1), axis=0)) == len(np.unique(codes))
 
 
 def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
-    """Return the share of steps within series that are near the usual step of their series."""
+    """Return the share of steps within series that are close to the typical step of their series."""
     order = np.lexsort((times, codes))
     steps, is_inside = np.diff(times[order]), np.diff(codes[order]) == 0
     near, count = 0, 0
@@ -166,13 +169,13 @@ def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
 
 
 def _near_usual(steps: np.ndarray) -> int:
-    """Return the number of steps that are near the usual one."""
+    """Return the number of steps that are close to the median step."""
     usual = float(np.median(steps))
     return int((np.abs(steps - usual) <= NEAR * usual).sum()) if usual > 0 else 0
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
-    """Return the labels without those that the others make redundant."""
+    """Return the labels without those that are not needed to distinguish rows with the same time."""
     kept = dict(codes)
     for name in reversed(codes):
         others = [found for other, found in kept.items() if other != name]
@@ -182,7 +185,7 @@ def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
 
 
 def _repeated(codes: Sequence[np.ndarray], times: np.ndarray) -> int:
-    """Return the number of rows that have the time of another row of their series."""
+    """Return the number of rows with the same time and labels as another row."""
     if not codes:
         return len(times)
     order = np.lexsort((times, *codes))
@@ -193,7 +196,7 @@ def _repeated(codes: Sequence[np.ndarray], times: np.ndarray) -> int:
 
 
 def _are_blocks(codes: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether each label is one run of rows, and times decrease only between runs."""
+    """Return whether the rows of each label are consecutive, and times decrease only between labels."""
     changes = np.diff(codes) != 0
     is_once = int(changes.sum()) == len(np.unique(codes)) - 1
     return is_once and len(codes) >= 3 * (changes.sum() + 1) and not ((np.diff(times) < 0) & ~changes).any()
@@ -203,7 +206,8 @@ def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None
     """Encode labels as integers. Return None for constants, measurements and columns of distinct cells.
 
     Args:
-        most: number of rows with the same time, which whole numbers must not exceed. None accepts any.
+        most: Maximum number of rows with the same time. Integers are labels only if there are as many different ones.
+            If None, any number is accepted.
     """
     import pyarrow as pa
 
@@ -220,7 +224,7 @@ def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None
 
 
 def cell_codes(column: Any) -> np.ndarray:
-    """Encode the cells as integers from 0, the same for equal cells. Missing cells are -1."""
+    """Encode cells as integers from 0, such that equal cells have the same code. Missing cells are encoded as -1."""
     import pyarrow.compute as pc
 
     encoded = pc.dictionary_encode(combine_chunks(_key_column(column)))

@@ -1,4 +1,5 @@
-"""Lines of labelled cells, such as `ts=2024-01-01T00:00:00Z level=info ms=12`, as in logs."""
+"""Read lines of labelled cells, such as `ts=2024-01-01T00:00:00Z level=info ms=12`, and other logs with a fixed
+structure."""
 
 from __future__ import annotations
 
@@ -8,17 +9,17 @@ from typing import Any, Final
 from rfa.data.json_values import Rows
 from rfa.data.table import unique_names
 
-# `::` separates names and values in the performance data of Nagios, where limits follow a value after a semicolon.
+# In the performance data of Nagios, `::` separates name and value, and limits follow the value after a semicolon.
 CELL: Final = re.compile(r'(?<![^\s|;,:])([A-Za-z_][\w./%-]*)(?:=|::)("[^"]*"|[^\s;="]*(?=[\s;]|$))?')
 # The time at the beginning of a line, with or without brackets.
 STAMP: Final = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?|\d{9,10}\.\d+)\]?\s")
 TIME: Final = "time"
-# The line above a record, and a cell of it.
+# Line above a record, and line with a cell of a record.
 RECORD: Final = re.compile(r"(?m)^\s*(?:-\[ RECORD \d+ \][-+]*|\*{5,} \d+\. row \*{5,})\s*$")
 RECORD_CELL: Final = re.compile(r"\s*([^|:]*?)\s*[|:](.*)")
-# The names of columns in a comment, as in W3C's extended log format and Zeek's logs.
+# Comment with the names of the columns, as in W3C's extended log format and Zeek's logs.
 FIELDS: Final = re.compile(r"(?mi)^#\s?fields\b[:\t ]\s*(\S.*)$")
-# Host, time, request, status and bytes. A further number at the end is the duration.
+# Line with host, time, request, status and bytes. If there is another number at the end, it is the duration.
 ACCESS: Final = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: .*?)?(?: (\d+\.\d+))?$')
 ACCESS_NAMES: Final = ("host", "time", "request", "status", "bytes", "duration")
 PREVIEW: Final = 20
@@ -30,7 +31,7 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def read_labelled(text: str) -> Rows | None:
-    """Return the rows of a file whose first lines consist of labelled cells, or None for others.
+    """Return the rows of a file whose first lines consist of labelled cells. Return None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -44,7 +45,7 @@ def read_labelled(text: str) -> Rows | None:
     lines = [line for line in text.splitlines() if line.strip()]
     labelled = [line for line in lines if _is_labelled(line)]
     if 2 * len(labelled) < len(lines):
-        return None  # properties above a table
+        return None  # the labelled lines are properties above a table
     for line in labelled:
         cells = {name: value.strip('"') for name, value in CELL.findall(line) if value}
         if (stamp := STAMP.match(line)) is not None:
@@ -59,7 +60,8 @@ def read_labelled(text: str) -> Rows | None:
 
 
 def read_fields(text: str) -> Rows | None:
-    """Return the rows of a log whose columns are named in a comment that begins with `Fields`, or None for others.
+    """Return the rows of a log with a comment that begins with `Fields` and contains the names of the columns. Return
+    None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -81,7 +83,7 @@ def read_fields(text: str) -> Rows | None:
 
 
 def read_access_log(text: str) -> Rows | None:
-    """Return the rows of a web server's log in the common or combined format, or None for others.
+    """Return the rows of a web server's log in the common or combined format. Return None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -98,8 +100,8 @@ def read_access_log(text: str) -> Rows | None:
 
 
 def read_records(text: str) -> Rows | None:
-    """Return the rows of a file with one line per cell, as in the expanded output of psql and mysql, or None for
-    others.
+    """Return the rows of a file with one line per cell, as in the expanded output of psql and mysql. Return None for
+    other text.
 
     Raises:
         ValueError: If the file is too large.

@@ -1,4 +1,4 @@
-"""InfluxDB's line protocol, Graphite's plain text and Prometheus' samples, with one point per line."""
+"""Read InfluxDB's line protocol, Graphite's plain text and Prometheus' samples, which have one point per line."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from rfa.data.json_values import Rows
 
-# For example cpu,host=a usage=1.5,idle=3i 1710921600000000000. Quoted text is left out.
+# Line such as cpu,host=a usage=1.5,idle=3i 1710921600000000000. Quoted values are left out.
 INFLUX: Final = re.compile(
     r'([^\s,="]+)((?:,[^\s,="]+=[^\s,="]+)*) ((?:[^\s,="]+=(?:"[^"]*"|[^\s,"]+)(?:,|(?= )))+)(?: (-?\d{9,19}))'
 )
 FIELD: Final = re.compile(r'([^\s,="]+)=(-?\d[\d.]*(?:[eE][+-]?\d+)?|[tTfF]\b|true|false)[iu]?(?=,|$)')
-# For example servers.a.cpu 1.5 1710921600
+# Line such as servers.a.cpu 1.5 1710921600.
 GRAPHITE: Final = re.compile(r"([\w;=%-]+(?:\.[\w;=%-]+)+) (-?\d[\d.]*(?:[eE][+-]?\d+)?|nan) (\d{9,10})")
-# For example up{job="a"} 1 1710921600000, or {__name__="up", job="a"} 1 1710921600000.
+# Line such as up{job="a"} 1 1710921600000 or {__name__="up", job="a"} 1 1710921600000.
 PROMETHEUS: Final = re.compile(
     r'([A-Za-z_:][\w:]*)?\{((?:\w+="(?:[^"\\]|\\.)*"(?:, ?)?)*)\} (-?\d[\d.]*(?:[eE][+-]?\d+)?|NaN|[+-]Inf) (\d{10,13})'
 )
@@ -28,7 +28,7 @@ Point = tuple[tuple[tuple[str, str], ...], int, dict[str, float]]
 
 
 def read_points(text: str) -> Rows | None:
-    """Return the series of a file whose first lines are points, or None for others.
+    """Return the series of a file whose first lines are points. Return None for other text.
 
     Raises:
         ValueError: If a later line is not a point, or the file is too large.

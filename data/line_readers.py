@@ -1,4 +1,4 @@
-"""The readers of text that is not a table with separators, in the order in which they are tried."""
+"""List the readers of text that is not a table with separators, in the order in which they are tried."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rfa.data.nmon import read_snapshots
 from rfa.data.number_lines import read_number_lines
 from rfa.data.statements import read_statement
 
-# Each returns None for text in another form.
+# Each reader returns None for text in another format.
 READERS: Final[tuple[Callable[[str], Rows | None], ...]] = (
     read_fit, read_statement, read_sentences, read_snapshots, read_fields, read_points, read_records, read_access_log,
     read_labelled, read_number_lines, read_log, partial(read_number_lines, needs_decimals=False), read_series_lines,

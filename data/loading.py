@@ -1,4 +1,4 @@
-"""Loading of a series or a table from a file."""
+"""Load a series or a table from a file."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def load_table(source: str | Path, *, sheet: str | None = None, query: str | Non
     """Load the table of a file. Its cells are not yet parsed.
 
     Args:
-        source: a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
-        sheet: name of a workbook's sheet. The default is the first sheet.
-        query: query on a SQLite database. The default is its only table.
+        source: Path of a file, "-" for standard input, or a URL that fsspec can read, such as https:// or s3://.
+        sheet: Name of a sheet of a workbook. The default is the first sheet.
+        query: Query on a SQLite or DuckDB database. The default is its only table.
 
     Raises:
         ValueError: If a row or the format cannot be read. The message names it and says what to do.

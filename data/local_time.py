@@ -8,14 +8,15 @@ import numpy as np
 
 
 def local_seconds(times: np.ndarray, zone: str) -> np.ndarray:
-    """Return local time in a time zone, as seconds since 1970."""
+    """Convert seconds since 1970 UTC to local time, as seconds since 1970 in the time zone."""
     import pyarrow.compute as pc
 
     return stamp_seconds(pc.local_timestamp(_stamps(times, zone)))
 
 
 def utc_seconds(shown: np.ndarray, zone: str) -> np.ndarray:
-    """Return UTC for local times in a time zone. A repeated hour is read as its first occurrence."""
+    """Convert local times, as seconds since 1970 in a time zone, to UTC. In an hour that repeats, the first occurrence
+    is used."""
     import pyarrow.compute as pc
 
     return stamp_seconds(pc.assume_timezone(_stamps(shown, None), zone, ambiguous="earliest", nonexistent="latest"))
@@ -28,7 +29,7 @@ def _stamps(times: np.ndarray, zone: str | None) -> Any:
 
 
 def stamps_to_utc(stamps: Any, zone: str) -> np.ndarray:
-    """Return UTC seconds of timestamps that are local to `zone`."""
+    """Return the UTC seconds of timestamps that are local to `zone`."""
     import pyarrow.compute as pc
 
     early = pc.assume_timezone(stamps, zone, ambiguous="earliest", nonexistent="latest")
@@ -55,11 +56,11 @@ def stamp_counts(stamps: Any) -> np.ndarray:
 
 
 def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Resolve the repeated hour. Its second occurrence starts where the local clock runs backwards."""
+    """Resolve the repeated hour. Its second occurrence starts where local times decrease."""
     found = first.copy()
     is_second = False
     for k in np.flatnonzero(first != second).tolist():
-        # The first row of a repeated hour.
+        # This is the first row of a repeated hour.
         if k == 0 or first[k - 1] == second[k - 1]:
             is_second = False
         elif shown[k] < shown[k - 1] or _is_hourly_pair(shown, k, second[k] - first[k]):
@@ -70,7 +71,8 @@ def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarra
 
 
 def _is_hourly_pair(shown: np.ndarray, k: int, hour: int) -> bool:
-    """Return whether a row alone repeats the previous time, among rows that are an hour or more apart."""
+    """Return whether row k is the only one that repeats the previous time, among rows that are at least an hour
+    apart."""
     around = np.diff(shown[max(0, k - 3) : k + 3])
     others = around[around != 0]
     is_alone = 0 < len(others) == len(around) - 1

@@ -1,4 +1,4 @@
-"""Log files as series that count how often each kind of line is written."""
+"""Convert a log to series that count the lines of each kind."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 from rfa.data.json_values import Rows
 from rfa.data.log_templates import Templates
 
-# The time of a line: ISO 8601, of web servers, of syslog, and "081109 203615".
+# Time of a line in ISO 8601, in the formats of syslog and web servers, and as in "081109 203615".
 _ISO: Final = r"(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)"
 _SYSLOG: Final = r"(?P<syslog>[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)"
 _SHORT: Final = r"(?P<short>\d{6} \d{6})"
@@ -26,11 +26,11 @@ _LEVEL: Final = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRI
 PREVIEW: Final = 20
 LOG_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**28
-# Maximum number of columns for the most frequent templates. The other lines share one column.
+# Maximum number of columns for the most frequent templates. The other lines are counted in one column.
 MOST_COLUMNS: Final = 50
 OTHERS: Final = "other lines"
 NAME_CHARACTERS: Final = 80
-# The shortest of these steps that has at least one line on average is used.
+# Time steps in seconds. The shortest step with at least one line on average is used.
 STEPS: Final = (1, 10, 60, 600, 3_600, 86_400)
 MOST_ROWS: Final = 100_000
 MOST_EMPTY: Final = 1_000
@@ -38,7 +38,7 @@ NEW: Final = -1
 
 
 def read_log(text: str) -> Rows | None:
-    """Return the counts of each kind of line of a log by time, or None for other texts.
+    """Return the counts of each kind of line of a log by time. Return None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -57,7 +57,7 @@ def read_log(text: str) -> Rows | None:
     place = {number: column for column, number in enumerate(shown)}
     np.add.at(found, (rows, [place.get(number, len(shown)) for number in numbers]), 1)
     if (found == found[0]).all():
-        return None  # each step has the same lines, so only the numbers in them vary
+        return None  # each step has the same counts, so the file is not a log but a table
     begin = times.min() // step * step
     stamps = [datetime.fromtimestamp(begin + step * row, UTC).isoformat() for row in range(len(found))]
     columns: dict[str, Any] = {"time": stamps}
@@ -71,13 +71,14 @@ def read_log(text: str) -> Rows | None:
 
 
 def is_log_line(line: str) -> bool:
-    """Return whether a line has a time, and the level or program of a log."""
+    """Return whether a line begins with a time, and contains the level or program of a log."""
     stamp = _STAMP.match(line)
     return stamp is not None and (stamp["web"] is not None or _LEVEL.search(line, stamp.end()) is not None)
 
 
 def stamp_of(line: str) -> tuple[float | None, str, bool]:
-    """Return the time of a line, its text, and whether the time has a year."""
+    """Return the time of a line, the rest of its text, and whether the time has a year. The time is None if there is
+    none."""
     stamp = _STAMP.match(line)
     if stamp is None or (time := _time(stamp)) is None:
         return None, line, True
@@ -85,9 +86,7 @@ def stamp_of(line: str) -> tuple[float | None, str, bool]:
 
 
 def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:
-    """Yield the time and the text of each line. Lines without a time, such as stack traces, belong to the previous
-    line.
-    """
+    """Yield the time and the text of each line. Lines without a time, such as those of stack traces, are left out."""
     for line in lines:
         stamp = _STAMP.match(line)
         if stamp is not None:
@@ -95,10 +94,16 @@ def events_of(lines: Iterator[str]) -> Iterator[tuple[float | None, str]]:
 
 
 def count_events(lines: Iterator[str], templates: Templates, step: float) -> Iterator[dict[str, Any]]:
-    """Yield observations for `rfa watch` from a log that is being written.
+    """Yield observations for `rfa watch` from a log to which lines are being written.
 
-    At the end of each step they have the number of lines of each template, and of new templates. Steps without lines
-    are 0, up to `MOST_EMPTY` consecutive ones. Late lines count in the current step.
+    At the end of each step, there is an observation of the number of lines of each template, and of new templates.
+    Steps without lines have the value 0, for up to `MOST_EMPTY` consecutive steps. Late lines are counted in the
+    current step.
+
+    Args:
+        lines: Lines of the log.
+        templates: Known templates, to which new ones are added.
+        step: Length of a step in seconds.
     """
     names: dict[int, str] = {NEW: "new templates"}
     counts: Counter[int] = Counter()
@@ -114,7 +119,7 @@ def count_events(lines: Iterator[str], templates: Templates, step: float) -> Ite
         present = row if present is None else max(present, row)
         number = templates.number(message)
         if number not in names:
-            # A series keeps its name, although its template may lose words.
+            # The name of a series does not change when its template does.
             names[number] = templates.texts[number - 1][:NAME_CHARACTERS] if number else OTHERS
             counts[NEW] += 1
         counts[number] += 1
@@ -130,9 +135,7 @@ def _observations(names: dict[int, str], counts: Counter[int], time: float) -> I
 
 
 def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
-    """Return the times `[N]` in seconds, ascending as far as they are known, and the templates of all lines with a
-    time.
-    """
+    """Return the times of all lines with a time, `[N]` in seconds, their templates, and all templates."""
     templates, times, numbers = Templates(), [], []
     for time, message in events_of(iter(text.splitlines())):
         if time is not None:
@@ -142,13 +145,13 @@ def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
 
 
 def _time(stamp: re.Match[str]) -> float | None:
-    """Return seconds since 1970, or None for a date that does not exist."""
+    """Return seconds since 1970. Return None for a date that does not exist."""
     try:
         if stamp["iso"] is not None:
             moment = datetime.fromisoformat(stamp["iso"].replace(",", "."))
         else:
             name = str(stamp.lastgroup)
-            # Syslog has no year. It is the current one, or the previous one for days that are still to come.
+            # Times of syslog have no year. It is the current one, unless the time would then be in the future.
             year = f"{datetime.now(UTC).year} " if name == "syslog" else ""
             moment = datetime.strptime(year + stamp[name], _FORMATS[name])
             if name == "syslog" and moment > datetime.now(UTC).replace(tzinfo=None):

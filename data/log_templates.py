@@ -1,7 +1,7 @@
-"""Templates of log lines. Lines that differ only in numbers and names are the same event.
+"""Assign log lines to templates. Lines that differ only in numbers and names have the same template.
 
 Source: He, Zhu, Zheng and Lyu, Drain: an online log parsing approach with fixed depth tree, ICWS 2017. Lines with the
-same number of words and the same first word are compared. A line belongs to the template that shares most of its words,
+same number of words and the same first word are compared. A line is assigned to the template with the most equal words,
 if these are more than half of the words without numbers. Words that differ become `<*>`.
 """
 
@@ -14,20 +14,20 @@ from typing import Final
 WILD: Final = "<*>"
 SIMILAR: Final = 0.5
 MOST_TEMPLATES: Final = 1_024
-# Maximum number of templates that a line is compared with, and of its words.
+# Maximum number of templates with which a line is compared, and maximum number of its words that are compared.
 MOST_COMPARED: Final = 100
 MOST_WORDS: Final = 100
-# Hexadecimal numbers, UUIDs, numbers and addresses.
+# Hexadecimal number, UUID, number or address.
 _VARIABLE: Final = re.compile(
     r"0x[0-9a-fA-F]+|\b(?=[0-9a-fA-F-]*\d)[0-9a-fA-F]{6,}(?:-[0-9a-fA-F]{4,12})*\b|[-+]?\d+(?:[.:,/-]\d+)*"
 )
 
 
 class Templates:
-    """Templates numbered from 1. Lines beyond `MOST_TEMPLATES` have the number 0.
+    """Templates of log lines, numbered from 1. If there are already `MOST_TEMPLATES`, other lines have the number 0.
 
     Args:
-        texts: known templates, as `texts` returned them.
+        texts: Known templates, as `texts` returned them.
     """
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
@@ -38,11 +38,11 @@ class Templates:
 
     @property
     def texts(self) -> list[str]:
-        """All templates, in order."""
+        """All templates, in order of their numbers."""
         return [" ".join(words) for words in self._words]
 
     def number(self, line: str) -> int:
-        """Return the template of a line. If none fits, a new one is added."""
+        """Return the number of the template of a line. If no template is similar, a new one is added."""
         words = _VARIABLE.sub(WILD, line).split()[:MOST_WORDS]
         best, most = 0, SIMILAR * sum(word != WILD for word in words)
         for number in self._by_key.get(_key(words), ()):

@@ -1,6 +1,5 @@
-"""Detection of numbers that mark missing values, such as −999 or 9.96921e36, by their repetition and distance from all
-others.
-"""
+"""Detect numbers that mark missing values, such as −999 or 9.96921e36, by their repetition and their distance from all
+other values."""
 
 from __future__ import annotations
 
@@ -14,19 +13,19 @@ from rfa.data.table import MISSING
 
 # Value of `--missing` that disables the search.
 OFF: Final = "none"
-# Usual marks. Negative ones have at least two digits, and positive ones at least three.
+# Numbers that are often used as marks.
 NINES: Final = (
     999.0, 999.9, 999.99, 999.999, 9999.0, 9999.9, 9999.99, 99999.0, 99999.9, 999999.0, 9999999.0, 99999999.0,
     999999999.0, 8888.0, 88888.0, 32767.0, 32768.0, 65535.0, 2147483647.0, 2147483648.0, 4294967295.0,
 )  # fmt: skip
 MARKS: Final = frozenset((*NINES, *(-nine for nine in NINES), -99.0, -99.9, -99.99, -777.0, 99.9, 99.99))
-# Positive marks below 100 must be further away, because percentages end there.
+# Positive marks below 100 must be further away from other values, because percentages are up to 100.
 SMALL: Final = 100.0
 FURTHER: Final = 10.0
-# No measurement is larger. Also the usual fill values; 9.96921e36 is NetCDF's.
+# Larger numbers are not measurements. Usual fill values, of which 9.96921e36 is that of NetCDF.
 FILL: Final = 9e19
 FILLS: Final = (1e20, 9.999e20, 1e30, 1e32, 1e34, 1e35, 1e36, 9.969209968386869e36, 3.4028234663852886e38, 1e37)
-# Minimum distance of a mark from the nearest other value, in multiples of the spread of the others.
+# Minimum distance between a mark and the nearest other value, as a multiple of the range of the other values.
 FAR: Final = 2.0
 # Maximum number of marks in a column.
 MOST: Final = 6
@@ -36,10 +35,12 @@ LEAST: Final = 8
 
 @dataclass(frozen=True)
 class MissingRule:
-    """What counts as missing besides empty cells.
+    """Rule that determines which cells are missing in addition to empty cells.
 
     Attributes:
-        finds_marks: whether numbers also count as missing by evidence.
+        words: Texts that mark missing values, in lower case.
+        numbers: Numbers that mark missing values.
+        finds_marks: Whether to also detect numbers that mark missing values.
     """
 
     words: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class MissingRule:
         return cls(tuple(word for word in words if word != OFF), tuple(numbers), OFF not in words)
 
     def apply(self, values: np.ndarray, name: str) -> tuple[np.ndarray, list[str]]:
-        """Return values `[N]` with NaN for marks, and notes on them."""
+        """Return values `[N]` in which marks are replaced by NaN, and notes on the marks."""
         notes = []
         found = [number for number in self.numbers if (values == number).any()]
         if found:
@@ -75,11 +76,11 @@ class MissingRule:
 
 
 def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
-    """Find sentinel values, such as -999, that mark missing data in values `[N]`.
+    """Find numbers that mark missing values, such as -999, in values `[N]`.
 
     Returns:
-        The sentinels to read as missing, and sentinels that occur only once and are merely reported. Fill values, and
-        sentinels that are very far from all others or accompanied by another sentinel, need not repeat.
+        The marks to read as missing, and marks that occur only once and are only reported. A fill value, and a mark
+        that is very far from all other values or occurs together with another mark, need not occur repeatedly.
     """
     others = values[~np.isnan(values)]
     present: list[float] = []
@@ -111,9 +112,8 @@ def _without(values: np.ndarray, marks: Sequence[float]) -> np.ndarray:
 
 
 def present_cells(column: Any, words: tuple[str, ...] = ()) -> tuple[Any, list[str]]:
-    """Return the cells without surrounding spaces, with missing values as null, and a note on words for missing
-    values.
-    """
+    """Return the cells without surrounding spaces and with null for missing values, and a note on words for missing
+    values."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""Conversion of month names in common languages to English."""
+"""Convert month names in common languages to English, and dates of other calendars to the Gregorian calendar."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ FULL_ENGLISH: Final = (
     "January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
     "December",
 )  # fmt: skip
-# For each month, its name and its abbreviations without a point. The first abbreviation is used for writing.
+# Each language lists the name of each month and its abbreviations without a point. Dates are written with the first
+# abbreviation.
 LANGUAGES: Final = {
     "en": "january jan,february feb,march mar,april apr,may,june jun,july jul,august aug,september sept sep,"
     "october oct,november nov,december dec",
@@ -60,24 +61,25 @@ LANGUAGES: Final = {
     "fa": "",
     "ja": ",".join(f"{month}月" for month in range(1, 13)),
 }  # fmt: skip
-# The years before the first year of Japanese eras, the latest era first.
+# The year before the first year of each Japanese era, with the latest era first.
 ERAS: Final = {"令和": 2018, "平成": 1988, "昭和": 1925}
 ERA: Final = re.compile(rf"({'|'.join(ERAS)})(元|\d{{1,2}})年")
 YEAR: Final = re.compile(r"(\d{4})年")
-# Years of the Buddhist calendar, such as 2567, and how many years they are ahead.
+# Years of the Buddhist calendar, such as 2567, are 543 years ahead.
 BUDDHIST: Final = re.compile(r"(?<!\d)2[45]\d\d(?!\d)")
 AHEAD: Final = 543
 GREGORIAN: Final = re.compile(r"(?<!\d)(?:19|20)\d\d(?!\d)")
-# Years of Taiwan's calendar, as in 113/01/31, and how many years they are behind.
+# Years of Taiwan's calendar, as in 113/01/31, are 1911 years behind.
 MINGUO: Final = re.compile(r"^(\d{2,3})(?=[/-]\d{1,2}[/-]\d{1,2}\b|年)")
 BEHIND: Final = 1911
-# Dates of the Persian calendar from 1941 to 2041, such as 1402/10/01, and dates of the usual one.
+# Dates of the Persian calendar from 1941 to 2041, such as 1402/10/01, and dates of the Gregorian calendar.
 PERSIAN: Final = re.compile(r"(?<!\d)(13[2-9]\d|14[01]\d)([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
 YEAR_FIRST: Final = re.compile(r"(?<!\d)(\d{4})([-/.])(\d{1,2})\2(\d{1,2})(?!\d)")
-# Of 33 years, those before a leap day; and the day before the Persian year 0, as Python counts days.
+# The years in a cycle of 33 years that end with a leap day, and the ordinal, as in `date.toordinal`, of the day before
+# the Persian year 0.
 LEAP_YEARS: Final = (1, 5, 9, 13, 17, 22, 26, 30)
 DAY_BEFORE_PERSIAN: Final = 226_529
-# Words between the parts of a date, ordinal signs, and the name of a weekday in front.
+# Words between the parts of a date, ordinal signs, and the name of a weekday before the date.
 FILLERS: Final = (
     (re.compile(r"(\d) de ([^\W\d_])", re.IGNORECASE), r"\1 \2"),
     (re.compile(r"([^\W\d_]\.?) del? (\d)", re.IGNORECASE), r"\1 \2"),
@@ -89,12 +91,12 @@ WORD: Final = re.compile(r"([^\W\d_]+)\.?")
 
 @cache
 def names(language: str) -> list[list[str]]:
-    """Return the names of each month, the full name first."""
+    """Return the names of each month in a language, with the full name first."""
     return [month.split() for month in LANGUAGES[language].split(",")]
 
 
 def languages_of(cell: str) -> list[str]:
-    """Return the languages that have the month name in a cell."""
+    """Return the languages or calendars that a date may be written in, by the name of its month or by its year."""
     if ERA.search(cell):
         return ["ja"]
     if PERSIAN.match(cell):
@@ -108,7 +110,7 @@ def languages_of(cell: str) -> list[str]:
 
 
 def _persian_day(year: int, month: int, day: int) -> int:
-    """Return a day of the Persian calendar as Python counts days."""
+    """Return the ordinal of a day of the Persian calendar, as `date.toordinal` counts days."""
     cycles, rest = divmod(year, 33)
     leaps = len(LEAP_YEARS) * cycles + sum(each < rest for each in LEAP_YEARS)
     return DAY_BEFORE_PERSIAN + 365 * year + leaps + 31 * (month - 1) - max(0, month - 7) + day
@@ -136,7 +138,7 @@ def _english_of(language: str) -> dict[str, str]:
 
 
 def text_to_english(text: str, language: str) -> str:
-    """Return a date with English abbreviations instead of the month names of a language, and without filler words."""
+    """Return a date with English abbreviations of months and in the Gregorian calendar, without filler words."""
     if language == "ja":
         return ERA.sub(lambda era: f"{ERAS[era[1]] + (1 if era[2] == '元' else int(era[2]))}年", text)
     if language == "tw":
@@ -152,7 +154,7 @@ def text_to_english(text: str, language: str) -> str:
 
 
 def to_english(cells: Any, language: str) -> Any:
-    """Apply `text_to_english` to chunked Arrow text."""
+    """Return chunked Arrow text with `text_to_english` applied to each cell."""
     import pyarrow as pa
 
     encoded = cells.combine_chunks().dictionary_encode()
@@ -161,7 +163,8 @@ def to_english(cells: Any, language: str) -> Any:
 
 
 def from_english(text: str, language: str) -> str:
-    """Return a date with English month names, full or abbreviated, in a language."""
+    """Return a date with the month name of a language, full or abbreviated as the English name is, or in its
+    calendar."""
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)

@@ -1,4 +1,4 @@
-"""Tables with a row for each year and a column for each month."""
+"""Convert tables with one row per year and one column per month or quarter."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ FEWEST_YEARS: Final = 2
 
 
 def melt_months(table: Table) -> Table:
-    """Convert a table of years, with a column for each month, to one row per value. Other tables are unchanged."""
+    """Convert a table with a row for each year and a column for each month or quarter to one row per value. A table
+    with a row for each month and a column for each year is converted as well. Other tables are unchanged."""
     import pyarrow as pa
 
     table = _with_years_down(table)
@@ -48,7 +49,8 @@ def melt_months(table: Table) -> Table:
 
 
 def _with_years_down(table: Table) -> Table:
-    """Return a table of months, with a column for each year, with a row for each year. Other tables are unchanged."""
+    """Transpose a table with a row for each month and a column for each year, so that it has a row for each year. Other
+    tables are unchanged."""
     import pyarrow as pa
 
     (first, months), *years = table.columns.items()
@@ -56,7 +58,7 @@ def _with_years_down(table: Table) -> Table:
     if len(numbers) < FEWEST_YEARS or len(numbers) < len(years) or (np.diff(numbers) != 1).any():
         return table
     names = [str(cell or "").strip() for cell in months.to_pylist()]
-    names = names[:MONTHS] if len(names) == MONTHS + 1 else names  # a total
+    names = names[:MONTHS] if len(names) == MONTHS + 1 else names  # the last row is a total
     if len(names) != MONTHS or not _month_columns(names):
         return table
     rows = zip(*(column.cast(pa.string()).to_pylist() for _, column in years), strict=True)
@@ -67,7 +69,7 @@ def _with_years_down(table: Table) -> Table:
 
 
 def _first_years(table: Table) -> str | None:
-    """Return the first column next to months or quarters, if it has no name and consecutive years."""
+    """Return the first column of a table of months or quarters, if it has no name and consecutive years."""
     name = next(iter(table.columns))
     numbers = (
         numeric_sample(table.columns[name]) if len(table.columns) in (QUARTERS + 1, MONTHS + 1, MONTHS + 2) else None
@@ -78,7 +80,8 @@ def _first_years(table: Table) -> str | None:
 
 
 def _month_columns(columns: list[str]) -> list[str]:
-    """Return twelve consecutive columns that are named by the months in one language, or by numbers."""
+    """Return twelve consecutive columns whose names are the months in one language, or numbers. The result is empty if
+    there are none."""
     if columns in ([f"column {k + 2}" for k in range(MONTHS)], [str(k + 1) for k in range(MONTHS)]):
         return columns
     lower = [name.strip().lower().rstrip(".") for name in columns]

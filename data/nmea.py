@@ -1,4 +1,4 @@
-"""Positions in sentences of NMEA 0183, as receivers of satellite navigation write them."""
+"""Read positions from NMEA 0183 sentences, which satellite navigation receivers write."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rfa.data.json_values import Rows
 SENTENCE: Final = re.compile(r"(?m)^.{0,40}?\$[A-Z]{2}(RMC|GGA),(\d{6}(?:\.\d+)?),([^\r\n*]*)")
 FIRST: Final = re.compile(r".{0,40}?\$[A-Z]{5},")
 PREVIEW: Final = 20
-# Share of the first lines that are sentences.
+# Minimum share of sentences among the first lines.
 SHARE: Final = 0.8
 TIME: Final = "time"
-# The fields behind the time, by their position.
+# The positions of the fields after the time.
 GGA: Final = {"satellites": 5, "hdop": 6, "altitude (m)": 7}
 RMC: Final = {"speed (knots)": 5, "course (°)": 6}
 LATITUDE, LONGITUDE = "latitude", "longitude"
@@ -23,7 +23,7 @@ MOST_CHARACTERS: Final = 2**27
 
 
 def read_sentences(text: str) -> Rows | None:
-    """Return the positions of NMEA sentences by time, or None for other text. RMC sentences state the date.
+    """Return the positions of NMEA sentences by time. Return None for other text. Only RMC sentences state the date.
 
     Raises:
         ValueError: If the file is too large, or has no date.
@@ -69,7 +69,8 @@ def _values(kind: str, cells: list[str]) -> dict[str, float | None]:
 
 
 def _degrees(text: str, side: str) -> float | None:
-    """Return degrees of text such as 4807.038, which are 48 degrees and 7.038 minutes."""
+    """Return degrees of an angle in degrees and minutes. The text 4807.038, for example, is 48 degrees and 7.038
+    minutes."""
     if (number := _number(text)) is None:
         return None
     whole, minutes = divmod(number, 100)

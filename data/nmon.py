@@ -1,4 +1,4 @@
-"""Files of nmon, whose lines begin with the name of their table, as one table."""
+"""Read nmon files, whose lines begin with the name of their table, as one table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEARCHED: Final = 2**20
 
 
 def read_snapshots(text: str) -> Rows | None:
-    """Return the tables of a file of nmon side by side, with a row for each snapshot, or None for other text.
+    """Return the tables of an nmon file side by side, with one row per snapshot. Return None for other text.
 
     Raises:
         ValueError: If there are too many values.

@@ -1,4 +1,5 @@
-"""Forms of plain numbers: decimal marks and thousands separators, and which of them fit the cells of a column."""
+"""Patterns of plain numbers with their decimal marks and thousands separators, and the choice of a pattern for a
+column."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
 # Cell separators of files with decimal commas.
 SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
-# The order in which rules are tried, with a decimal comma and with a decimal point.
+# The patterns by the name of their rule. `RULES` has the order in which rules are tried in files with decimal commas,
+# and `ORDER_WITH_POINT` the order in other files.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")
 MARKS: Final = {"": ".", "points": ",", "decimal comma": ",", "thousands": "."}
@@ -25,7 +27,7 @@ FIRST: Final = 1000
 
 
 def fits(cells: Any, form: str) -> bool:
-    """Return whether all cells that are not null match a pattern."""
+    """Return whether all cells that are not null match the pattern `form`."""
     import pyarrow.compute as pc
 
     # The first cells suffice to reject most columns.
@@ -34,7 +36,7 @@ def fits(cells: Any, form: str) -> bool:
 
 
 def choose_rule(cells: Any, separator: str | None) -> str | None:
-    """Return the first rule that fits every cell."""
+    """Return the first rule whose pattern matches every cell. Return None if there is none."""
     order = RULES if separator in SEPARATORS_WITH_DECIMAL_COMMA else ORDER_WITH_POINT
     return next((rule for rule in order if fits(cells, RULES[rule])), None)
 
@@ -49,7 +51,7 @@ def may_have_thousands_points(cells: Any) -> bool:
 
 
 def _are_groups(chunk: Any) -> bool:
-    """Return whether all plain numbers fit MAY_HAVE_POINTS. This is much faster than the regular expression."""
+    """Return whether all plain numbers match MAY_HAVE_POINTS. This is much faster than the regular expression."""
     offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
     text = np.frombuffer(chunk.buffers()[2] or b"", np.uint8)
     sizes = np.diff(offsets)
@@ -65,7 +67,7 @@ def _are_groups(chunk: Any) -> bool:
 
 
 def has_point(cells: Any) -> bool:
-    """Return whether a number has a point."""
+    """Return whether at least one number has a point."""
     import pyarrow.compute as pc
 
     return bool(pc.any(pc.match_substring(cells, "."), min_count=0).as_py())

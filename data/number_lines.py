@@ -1,4 +1,4 @@
-"""Lines of text that differ only in their numbers, as programs write them to a log, as a table of these numbers."""
+"""Read the numbers in lines of text that differ only in their numbers, such as those of a log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rfa.data.log_lines import is_log_line, stamp_of
 from rfa.data.table import unique_names
 from rfa.data.units import TIMES, named
 
-# A number that may be followed directly by letters, its unit, and is not part of a word, a date or an address.
+# A number that is not part of a word, a date or an address. Letters directly after it are its unit.
 NUMBER: Final = re.compile(
     r"(?<![\w.])(?<!\d:)(?:(?<=[\s=(\[>])[+-])?\d+(?:\.\d+)?(?:[A-Za-zµ]{1,3}|%)?(?!\w|:\d|\.\d)"
 )
@@ -29,7 +29,7 @@ END: Final = re.compile(r"\s*[,;)\]]|\s*$")
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
 TIME: Final = "time"
-# Minimum number of lines, minimum share of the most frequent form, and maximum number of columns.
+# Minimum number of lines, minimum share of the lines with the most frequent wording, and maximum number of columns.
 FEWEST_LINES, SHARE, MOST_COLUMNS = 8, 0.9, 50
 # Minimum number of words in lines without a time.
 FEWEST_WORDS: Final = 3
@@ -40,10 +40,12 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
-    """Return the numbers in lines of one form, with their times, or None for other text.
+    """Return the numbers in lines that differ only in their numbers, with the times of the lines. Return None for other
+    text.
 
     Args:
-        needs_decimals: whether a number must have a decimal point or a name before it, as measurements do.
+        needs_decimals: Whether at least one number must have a decimal point or an equals sign before it, as
+            measurements do.
 
     Raises:
         ValueError: If the file is too large.
@@ -83,7 +85,8 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
 
 
 def _form(lines: list[str]) -> tuple[str, str] | None:
-    """Return the most frequent form of lines and an example, or None if they are a table or have several forms."""
+    """Return the most frequent wording of lines, with # for each number, and an example. Return None if the lines are a
+    table or differ in more than their numbers."""
     forms: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for line in lines:
@@ -109,7 +112,7 @@ def _skeleton(line: str) -> str:
 
 
 def _names(example: str) -> list[str]:
-    """Return the words before the numbers, with the units after them."""
+    """Return the words before the numbers, followed by the units after the numbers."""
     text = ADDRESS.sub("#", example)
     found, end = [], 0
     for k, number in enumerate(NUMBER.finditer(text), start=1):

@@ -1,4 +1,5 @@
-"""Text cells as numbers: missing values, decimal commas, thousands separators, currency and percent signs."""
+"""Convert text cells to numbers. Cells may have decimal commas, thousands separators, currency signs and percent
+signs."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ from rfa.data.switches import switches_among_numbers
 from rfa.data.table import Table
 from rfa.data.units import NOT_ZERO, Units, split_units
 
-# Thousands separators other than point and comma.
+# Thousands separators other than points and commas.
 SPACES: Final = "[ '\u2019\u00a0\u202f_]"
 MONEY: Final = r"\p{Sc}"
 # Maximum length of a word that marks missing values in most cells of a column, and minimum number of different numbers
@@ -34,20 +35,20 @@ MONEY: Final = r"\p{Sc}"
 LONGEST_MARK, FEWEST_NUMBERS = 4, 5
 # Maximum number of words among numbers that are read as missing if they are a fifth of the cells.
 MOST_WORDS: Final = 5
-# Signs and bounds written around a number, the plain form, and a note.
+# A pattern for signs, bounds or marks around a number, the replacement, and a note.
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
     (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as before it"),
     (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the bound"),
-    (r"^([+-])\s+([\d.])", r"\1\2", "blanks after a sign are left out"),
+    (r"^([+-])\s+([\d.])", r"\1\2", "blanks after signs are ignored"),
     (
         r"^([+-]?[\d.,]*\d[.]?)\s*(?:[*#†‡]+|\[\w{1,3}\]|\(\pL{1,2}\)|[¹²³⁰⁴-⁹ᵃ-ᶻ]+)$",
         r"\1",
-        "marks after numbers, such as * [1] (p) ¹, are left out",
+        "marks after numbers, such as * [1] (p) ¹, are ignored",
     ),
 )
-# Letters after a number and a blank, such as Eurostat's for provisional, estimated and break, but not units or
-# multiples.
+# Flags after a number and a blank, such as Eurostat's p for provisional or e for estimated. Units and multiples are not
+# flags.
 FLAG: Final = r"^([+-]?[\d.,]*\d)\s+([bcdefinprsuz]{1,3})$"
 NO_FLAGS: Final = ("sec", "in", "ns", "us", "ppb")
 
@@ -62,12 +63,12 @@ AMBIGUOUS_POINTS: Final = (
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers of a column.
+    """The numbers of a column.
 
     Attributes:
-        values: `[N]`, NaN where missing.
-        notes: how the column was read.
-        unit: unit of its cells, or empty.
+        values: Numbers `[N]`. NaN is a missing value.
+        notes: Notes on how the column was read.
+        unit: Unit of the cells. An empty string if they have none.
     """
 
     values: np.ndarray
@@ -77,11 +78,12 @@ class Numbers:
 
 @dataclass(frozen=True)
 class NumberFormat:
-    """How the columns of a table write numbers.
+    """How numbers are written in the columns of a table.
 
     Attributes:
-        missing: words for missing values in addition to the usual ones.
-        reads_switches: whether on and off among numbers are 1 and 0.
+        table: Table with the columns.
+        missing: Words for missing values in addition to the usual ones.
+        reads_switches: Whether words such as on and off among numbers are read as 1 and 0.
     """
 
     table: Table
@@ -90,18 +92,20 @@ class NumberFormat:
 
     @cached_property
     def decimal_marks(self) -> set[str]:
-        """The decimal marks of the columns that show one, except the time column."""
+        """The decimal marks in the number columns, except the time column. Columns without a decimal mark are not
+        considered."""
         clock = clock_column(self.table.columns)
         columns = (column for name, column in self.table.columns.items() if name != clock)
         return {_decimal_mark(column, self.table.separator) for column in columns} - {""}
 
 
 def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> Numbers | None:
-    """Return a column of text as numbers, or None if it holds labels (fewer than half of its cells are numbers).
+    """Return a column of text as numbers. Return None if the column has labels, so that fewer than half of its cells
+    are numbers.
 
     A comma is a decimal comma if semicolons or tabs separate the cells. Otherwise it separates thousands, unless only
-    the other reading fits every cell. If a few cells are not finite numbers, they are missing, with a note. For points
-    that may separate thousands, see `_resolve_points`.
+    the other reading fits every cell. If a few cells are not finite numbers, they are missing, with a note. See
+    `_resolve_points` for points that may separate thousands.
 
     Raises:
         ValueError: If decimal points and commas are mixed, or `strict` is set and a cell is not a number.
@@ -158,10 +162,10 @@ def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units 
 
 
 def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
-    """Return the numbers of a column that has only plain finite numbers and empty cells, and the cells with null for
-    empty ones, or None for others.
+    """Return the numbers of a column with only plain finite numbers and empty cells, and its cells with null for empty
+    ones.
 
-    This is the fast path for most files.
+    This is the fast path for most files. Return None for other columns.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -177,7 +181,7 @@ def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
 
 
 def _is_odd(cells: Any, texts: Any) -> Any:
-    """Return whether each cell is not a number. Null cells that are not missing in `texts` count as well."""
+    """Return whether each cell is not a number. Null cells that are not missing in `texts` are not numbers either."""
     import pyarrow.compute as pc
 
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
@@ -186,7 +190,7 @@ def _is_odd(cells: Any, texts: Any) -> Any:
 
 
 def _without_flags(cells: Any) -> Any:
-    """Return the cells without flags after numbers, or None if there are none or most numbers have one."""
+    """Return the cells without flags after numbers. Return None if there are no flags or most numbers have one."""
     import pyarrow.compute as pc
 
     parts = pc.fill_null(pc.match_substring_regex(cells, FLAG), False)
@@ -199,7 +203,8 @@ def _without_flags(cells: Any) -> Any:
 
 
 def _are_labels(texts: Any, is_odd: Any) -> bool:
-    """Return whether cells are words: half of them are not numbers, or a fifth have several words."""
+    """Return whether cells are words. They are if half of them are not numbers, or a fifth consists of several
+    words."""
     import pyarrow.compute as pc
 
     count, cells = pc.sum(is_odd, min_count=0).as_py(), len(texts) - texts.null_count
@@ -209,7 +214,7 @@ def _are_labels(texts: Any, is_odd: Any) -> bool:
 
 
 def _is_mark(texts: Any, is_odd: Any) -> bool:
-    """Return whether all cells that are not numbers are the same short word, which then marks missing values."""
+    """Return whether all cells that are not numbers have one short word, which then marks missing values."""
     import pyarrow.compute as pc
 
     words = pc.unique(texts.filter(is_odd)).to_pylist()
@@ -218,9 +223,8 @@ def _is_mark(texts: Any, is_odd: Any) -> bool:
 
 
 def _separate_percent(texts: Any, cells: Any) -> Any:
-    """If some cells are in percent and others are not, return the cells without the rarer kind, because 5 % and 0.05 do
-    not form a series.
-    """
+    """Return the cells with null for the rarer kind if some cells are in percent and others are not. A column with both
+    5 % and 0.05 is not a series."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -236,8 +240,8 @@ def _separate_percent(texts: Any, cells: Any) -> Any:
 
 
 def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, str]:
-    """Return the rule for plain numbers whose points may separate thousands, such as 999 and 1.007, and a note if it is
-    uncertain.
+    """Return the rule for plain numbers whose points may separate thousands, such as 999 and 1.007, and a note if the
+    rule is uncertain.
 
     The decimal marks of other columns decide. Without any, points are decimal points, which is uncertain if some
     numbers have none.
@@ -250,7 +254,7 @@ def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, 
 
 
 def _decimal_mark(column: Any, separator: str | None) -> str:
-    """Return the decimal mark of a column of numbers, or an empty string if it shows none.
+    """Return the decimal mark in a column of numbers. Return an empty string if no number has one.
 
     If points may separate thousands and not every number has one, the cell separator decides, as for commas.
     """
@@ -304,8 +308,8 @@ def _finite(
     """Return the numbers of a column. Unreadable and infinite ones are missing.
 
     Args:
-        unreadable: rows, from 0, of unreadable cells, and their text.
-        notes: notes on the column so far.
+        unreadable: Rows of unreadable cells, from 0, and the text of the cells.
+        notes: Notes on the column so far.
     """
     values = _cast(cells, rule)
     if unreadable:

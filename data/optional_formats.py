@@ -1,4 +1,4 @@
-"""Formats that need optional packages: Avro, NetCDF and DuckDB."""
+"""Read file formats that need optional packages, which are Avro, NetCDF, HDF5 and DuckDB."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rfa.data.table import Table
 
 AVRO: Final = b"Obj\x01"
 CLASSIC: Final = b"CDF"
-# Seconds of the units of CF time axes.
+# Lengths in seconds of the units of time axes in the CF conventions.
 UNITS: Final = {
     "second": 1.0, "sec": 1.0, "s": 1.0, "minute": 60.0, "min": 60.0, "hour": 3600.0, "hr": 3600.0, "h": 3600.0,
     "day": 86400.0, "d": 86400.0, "millisecond": 1e-3, "msec": 1e-3, "microsecond": 1e-6,
@@ -29,7 +29,7 @@ CALENDARS: Final = ("standard", "gregorian", "proleptic_gregorian", "")
 
 
 class Refusal(ValueError):
-    """An error of this module, as opposed to errors of the packages."""
+    """An error with a message of this module. Errors of the packages have other types."""
 
 
 def read_optional(content: bytes) -> Table:
@@ -50,7 +50,8 @@ def read_duckdb(content: bytes, query: str | None) -> Table:
     """Return the rows of a query on a DuckDB database. Without a query, return the rows of its only table.
 
     Raises:
-        ValueError: If duckdb is not installed, there are several tables, or the query fails or returns no rows.
+        ValueError: If duckdb is not installed, no query is given for several tables, or the query fails or returns no
+            rows.
     """
     duckdb = _package("duckdb", "a DuckDB database")
     with tempfile.TemporaryDirectory(prefix="rfa-duckdb-") as folder:
@@ -86,9 +87,8 @@ def _read_avro(content: bytes) -> Table:
 
 
 def _read_netcdf(content: bytes) -> Table:
-    """Return the variables along the time axis. A CF time axis becomes dates. Other axes have one value, or number
-    columns.
-    """
+    """Return the variables along the time axis. A time axis of the CF conventions becomes dates. A variable with
+    further axes becomes one numbered column for each position on these axes."""
     if content.startswith(CLASSIC):
         netcdf = _package("scipy.io", "a NetCDF file")
         with netcdf.netcdf_file(io.BytesIO(content), mmap=False) as file:
@@ -124,7 +124,8 @@ def _text(value: Any) -> str:
 
 
 def _unpacked(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Return stored numbers as CF defines them, with fill values missing, and scale and offset applied."""
+    """Return stored numbers as the CF conventions define them. Fill values are missing, and scale and offset are
+    applied."""
     fills: Sequence[Any] = [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     numbers = values.astype(np.float64)
     numbers[np.isin(values, np.ravel(fills))] = np.nan

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """Options for reading a table, see `read_frame`."""
+    """Options for reading a table. See `read_frame`."""
 
     time: str | None = None
     columns: Sequence[str] = ()

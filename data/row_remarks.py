@@ -7,9 +7,9 @@ from typing import Final
 
 from rfa.data.header import is_data
 
-# Maximum number of lines below the rows, and number of characters that are searched for them.
+# Maximum number of footnote lines below the rows, and number of characters that are searched for them.
 MOST_FOOTNOTES, TAIL = 10, 10_000
-# Comments among the rows, and the text that is searched for them.
+# Comments among the rows, and maximum length of a text that is searched for them.
 COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
 MOST_COMMENTED: Final = 2**26
 # Maximum share of lines that are comments.
@@ -28,7 +28,7 @@ def without_comments(text: str, start: int, encoded: bytes | None) -> tuple[str,
 def without_headers(
     text: str, header: str, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without lines below `start` that repeat the header, as in files that were concatenated."""
+    """Return the text without lines after `start` that repeat the header, as in concatenated files."""
     pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
     if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
         return text, encoded, ()
@@ -37,7 +37,7 @@ def without_headers(
 
 
 def _has_comments(rows: str) -> bool:
-    """Return whether a few lines other than the first begin with #."""
+    """Return whether a small share of the lines, except the first, begin with #."""
     count = rows.count("\n#")
     return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
 
@@ -45,14 +45,14 @@ def _has_comments(rows: str) -> bool:
 def without_footnotes(
     text: str, separator: str, width: int, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without its last lines if they have no separator while the lines above have some.
+    """Return the text without its last lines if they contain no separator, unlike the lines above them.
 
     Args:
-        width: number of cells of a row.
+        width: Number of cells of a row.
     """
     count, size = 0, 0
     lines = text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]
-    # Below a blank line, notes may have separators.
+    # Footnotes below a blank line may contain separators.
     has_blank = any(not line.strip() for line in lines[-2 * MOST_FOOTNOTES : -1])
     for line in reversed(lines):
         if line.count(separator) >= (max(1, width - 1) if has_blank else 1) or '"' in QUOTED_LINE.sub("", line):

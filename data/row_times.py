@@ -1,4 +1,4 @@
-"""The times of the rows of a table's series. One rule applies to all series."""
+"""Read the times of the rows of all series in a table by one rule."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Groups = dict[Key, np.ndarray]
 
 
 def count_rows(groups: Groups, rows: int) -> tuple[np.ndarray, Groups, Clock]:
-    """Return the times 0, 1, 2, … in each series of a table without a time column."""
+    """Return the times 0, 1, 2, … of the rows of each series, for a table without a time column."""
     times = np.full(rows, np.nan)
     for chosen in groups.values():
         times[chosen] = np.arange(len(chosen))
@@ -26,14 +26,19 @@ def read_times(
     column: Any, name: str, groups: Groups, refuse: Callable[[Key, ValueError], None], *,
     zone: str, time_format: str | None, first_row: int,
 ) -> tuple[np.ndarray, Groups, Clock]:  # fmt: skip
-    """Return the times of the rows, the series whose times can be read, and how they were read.
+    """Return the times of the rows, the series whose times can be read, and how the times were read.
 
     Args:
-        column: the cells of all rows.
-        refuse: called with series whose times cannot be read.
+        column: Cells of all rows.
+        name: Name of the column.
+        groups: Rows of each series.
+        refuse: Function that is called with each series whose times cannot be read, and the error.
+        zone: Time zone of times that do not state one.
+        time_format: Format of the times. The format is detected if None.
+        first_row: Number of the first row in the file.
 
     Raises:
-        ValueError: If no series can be read.
+        ValueError: If the times of no series can be read.
     """
 
     def read(groups: Groups) -> Clock:
@@ -57,7 +62,7 @@ def read_times(
 
 
 def _readable(groups: Groups, read: Callable[[Groups], Clock], refuse: Callable[[Key, ValueError], None]) -> Groups:
-    """Return the series whose times can be read. Each is tried separately, and the others are refused."""
+    """Return the series whose times can be read. Each is tried separately, and `refuse` is called with the others."""
     found, last = {}, None
     for key, rows in groups.items():
         try:

@@ -1,4 +1,5 @@
-"""A sample of a large CSV file: its beginning, its end, and evenly spaced parts between."""
+"""Read a sample of a large CSV file, which consists of its beginning, its end, and evenly spaced parts between
+them."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from rfa.data.table import Table
 
 # Smaller files are read whole.
 LARGE: Final = 2**25
-# Size in bytes of the first and of the last part, and number and size of the parts between.
+# Size in bytes of the first and of the last part, and number and size of the parts between them.
 ENDS: Final = 2**20
 PARTS: Final = 16
 PART: Final = 2**17
@@ -26,11 +27,12 @@ MOST_LINES: Final = 100
 
 @dataclass(frozen=True)
 class TableSample:
-    """Rows of a large file.
+    """A sample of the rows of a large file.
 
     Attributes:
-        share: share of its bytes that were read.
-        breaks: number of places where rows in between were not read.
+        table: Rows of the sample.
+        share: Share of the bytes of the file that were read.
+        breaks: Number of places where rows were skipped.
     """
 
     table: Table
@@ -39,7 +41,8 @@ class TableSample:
 
 
 def sample_table(source: str | Path) -> TableSample | None:
-    """Return a sample of the rows of a local CSV file, or None for small files and other formats, which are read whole.
+    """Return a sample of the rows of a large local CSV file. Return None for small files and other formats, which are
+    read completely.
 
     Raises:
         ValueError: If the first part cannot be read. See `read_text`.
@@ -64,7 +67,7 @@ def sample_table(source: str | Path) -> TableSample | None:
 
 
 def _read_parts(path: Path) -> list[bytes]:
-    """Return parts of whole lines. The first part has the header."""
+    """Return parts of the file that consist of whole lines. The first part has the header."""
     size = path.stat().st_size
     begins = np.linspace(ENDS, size - ENDS, PARTS + 2).astype(int)[1:].tolist()
     with path.open("rb") as file:
@@ -78,7 +81,7 @@ def _read_parts(path: Path) -> list[bytes]:
 
 
 def _whole_rows(part: bytes) -> bytes:
-    """Return the part up to the end of a line outside of quotes."""
+    """Return the part up to the last line end that is outside of quotes."""
     whole = _until_line_end(part)
     for _ in range(MOST_LINES):
         if whole.count(b'"') % 2 == 0:

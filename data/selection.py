@@ -1,4 +1,4 @@
-"""Selection of a range of a series, and resampling to a regular step."""
+"""Select a range of a series, or resample a series to a regular step."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FIRST_MONDAY: Final = 4 * DAY
 
 
 def select_range(series: Series, start: str | None, end: str | None, zone: str) -> Series:
-    """Return the rows from `start` on and before `end`.
+    """Return the rows from `start` up to, but not including, `end`.
 
     Raises:
         ValueError: If a limit does not fit the times of the series, or no row is left.
@@ -68,7 +68,8 @@ def step_seconds(every: str) -> float:
 
 
 def resample(series: Series, every: str, zone: str) -> Series:
-    """Resample to a regular step, by the mean of the observations in each interval. Empty intervals are missing.
+    """Resample a series to a regular step by the mean of the observations in each interval. Empty intervals are
+    missing.
 
     The time of an interval is its beginning, a multiple of `every` in the local time of `zone`. Days begin at midnight,
     and weeks on Mondays. If the times are numbers, intervals begin at multiples of the step from 0.
@@ -93,7 +94,7 @@ def resample(series: Series, every: str, zone: str) -> Series:
         seen = ~np.isnan(column)
         number = np.bincount(place[seen], minlength=count)
         filled = number > 0
-        # Relative to the first value, so that a large level does not cost digits.
+        # Sums of differences to the first value do not lose digits to a large level.
         origin = column[seen][0] if seen.any() else 0.0
         total = np.bincount(place[seen], weights=column[seen] - origin, minlength=count)
         values[filled, k] = origin + total[filled] / number[filled]

@@ -1,4 +1,4 @@
-"""A recorded series."""
+"""Recorded series and their covariates."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Key = tuple[Any, ...]
 
 
 def key_name(key: Key) -> str:
-    """Return a key as text."""
+    """Return the key of a series as text."""
     return " / ".join(map(str, key))
 
 
 def with_file(name: str, series: Mapping[Key, Series]) -> dict[Key, Series]:
-    """Return the columns of the series of a file among others. The keys begin with the name of the file."""
+    """Return one series per column of the series in a file. Their keys begin with the name of the file."""
     columns = ((key, column) for key, one in series.items() for column in one.by_column())
     return {(name, *key, column.names[0]): column for key, column in columns}
 
@@ -32,8 +32,9 @@ class Covariates:
     """Columns whose future values are known.
 
     Attributes:
-        times: times of the rows of a series, and of the rows to come, `[N]`.
-        values: `[N, K]`, NaN where missing.
+        times: Times `[N]` of the rows of a series and of the rows to come.
+        values: Values `[N, K]`. NaN is a missing value.
+        names: Names of the K columns.
     """
 
     times: np.ndarray
@@ -43,22 +44,22 @@ class Covariates:
 
 @dataclass(frozen=True)
 class Series:
-    """A recorded series.
+    """A recorded series with one or several columns.
 
     Attributes:
-        times: `[N]` non-decreasing, in seconds since 1970 if `is_dated`.
-        values: `[N, P]`, NaN where missing.
-        names: names of the P columns.
-        clock: name of the time column. None without one.
-        is_dated: whether times are moments.
-        notes: how the series was read, one note per line.
-        rows: `[N]` rows of the table, from 0. None after resampling.
-        clock_columns: the table's time columns. There are several if parts of the times are separate.
-        clock_parts: how several time columns are joined.
-        zone: time zone of times that do not state one.
-        form: how times are written, see `rfa.data.clock.Clock`.
+        times: Non-decreasing times `[N]`, in seconds since 1970 if `is_dated`.
+        values: Values `[N, P]`. NaN is a missing value.
+        names: Names of the P columns.
+        clock: Name of the time column. None if there is none.
+        is_dated: Whether times are dates. Otherwise they are numbers.
+        notes: How the series was read, with one note per line.
+        rows: Rows `[N]` of the table, from 0. None after resampling.
+        clock_columns: Names of the time columns of the table. There are several if parts of the times are separate.
+        clock_parts: How several time columns are joined.
+        zone: Time zone of times that do not state one.
+        form: How times are written. See `rfa.data.clock.Clock`.
         utc_offsets: UTC offsets of the local time whose days and weeks models follow.
-        known: columns whose future values are known.
+        covariates: Columns whose future values are known.
     """
 
     times: np.ndarray

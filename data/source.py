@@ -1,4 +1,4 @@
-"""Reading of a local file, standard input, or a URL."""
+"""Read a local file, standard input, or a URL."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_FILES: Final = 10_000
 
 
 def is_url(source: str | Path) -> bool:
-    """Return whether fsspec reads the source, as for s3:// and https://."""
+    """Return whether the source is a URL that fsspec reads, such as s3:// or https://."""
     return isinstance(source, str) and "://" in source
 
 
@@ -28,14 +28,14 @@ def display_name(source: str | Path) -> str:
 
 
 def display_names(sources: Sequence[str]) -> list[str]:
-    """Return the file names, or the sources as given where two files have the same name."""
+    """Return the file names. Sources that share their file name are returned as given."""
     names = [display_name(source) for source in sources]
     return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
 
 
 def expand_sources(sources: Sequence[str]) -> list[str]:
-    """Return the files in directories, and the files that patterns such as data/*.csv match, by name. Other sources are
-    unchanged.
+    """Return the files in directories and the files that match patterns such as data/*.csv, sorted by name. Other
+    sources are unchanged.
 
     Raises:
         ValueError: If a directory has no tables, a pattern matches no file, or there are too many files.

@@ -1,4 +1,4 @@
-"""The rows of a SQL dump with INSERT statements, or with PostgreSQL's COPY."""
+"""Read the rows of a SQL dump with INSERT statements, or with PostgreSQL's COPY."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def read_dump(text: str) -> Table | None:
-    """Return the rows of the only table of a dump that has rows, or None for other text.
+    """Return the rows of a dump in which exactly one table has rows. Return None if the text is not a SQL dump.
 
     Raises:
-        ValueError: If several tables have rows, or a row is damaged.
+        ValueError: If several tables or none have rows, a row is damaged, or the file is too large.
     """
     if not BEGIN.match(text) or not (INSERT.search(text) or COPY.search(text)):
         return None
@@ -61,14 +61,14 @@ def _bare(name: str) -> str:
 
 
 def _columns(body: str) -> list[str]:
-    """Return the names in the definition of a table."""
+    """Return the names of the columns in the definition of a table."""
     parts = re.sub(r"\([^()]*\)", "", body).split(",")
     words = [part.split()[0] for part in parts if part.split()]
     return [_bare(word) for word in words if word.lower() not in CONSTRAINTS]
 
 
 def _tuples(text: str, begin: int) -> list[list[str | None]]:
-    """Return the rows after VALUES, up to the semicolon."""
+    """Return the rows after VALUES up to the semicolon."""
     rows: list[list[str | None]] = []
     while text[begin : begin + 1] == "(":
         row: list[str | None] = []

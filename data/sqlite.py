@@ -1,4 +1,4 @@
-"""A table of a SQLite database, or the result of a query."""
+"""Read the only table of a SQLite database, or the result of a query."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final
 from rfa.data.json_values import check_cells, table_of_columns
 from rfa.data.table import Table, unique_names
 
-# Only reading is allowed.
+# Queries may only read.
 ALLOWED: Final = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
 BATCH: Final = 10_000
 
 
 def read_database(content: bytes, query: str | None) -> Table:
-    """Return the rows of a query. Without a query, return the rows of the only table.
+    """Return the rows of a query on a SQLite database. Without a query, return the rows of its only table.
 
     Raises:
-        ValueError: If there are several tables, or the query fails, writes, or returns no rows.
+        ValueError: If no query is given for several tables, or the query fails, writes, or returns no rows.
     """
     connection = sqlite3.connect(":memory:")
     try:
@@ -35,7 +35,7 @@ def read_database(content: bytes, query: str | None) -> Table:
 
 
 def fetch(cursor: Any) -> Table:
-    """Return the rows of a query.
+    """Return the rows of a query that was executed.
 
     Raises:
         ValueError: If there are no rows, or too many.
@@ -60,10 +60,10 @@ def _only_table(connection: sqlite3.Connection) -> str:
 
 
 def choose_table(names: Sequence[str]) -> str:
-    """Return the query for the rows of the only table.
+    """Return the query that selects the rows of the only table.
 
     Raises:
-        ValueError: If there is not exactly one. The message names the tables.
+        ValueError: If there is not exactly one table. The message names the tables.
     """
     if len(names) != 1:
         listed = ", ".join(map(repr, names)) or "none"

@@ -1,4 +1,4 @@
-"""Bank statements in the formats MT940 and QIF, as tables of their entries."""
+"""Read the entries of bank statements in the formats MT940 and QIF."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from rfa.data.json_values import Rows
 
 MT940: Final = re.compile(r"(?:\{[^\n]*\n)?:20:")
-# Value date, entry date, debit or credit, third letter of the currency, and amount.
+# An entry has a value date, an entry date, debit or credit, the third letter of the currency, and an amount.
 ENTRY: Final = re.compile(r"(?m)^:61:(\d{2})(\d\d)(\d\d)(?:\d{4})?(R?[CD])[A-Z]?(\d+),(\d*)")
 BALANCE: Final = re.compile(r"(?m)^:60[FM]:[CD]\d{6}([A-Z]{3})")
 QIF: Final = re.compile(r"!Type:(?!Cat|Class|Memorized)\w+\s*\n")
@@ -20,7 +20,7 @@ MOST_CHARACTERS: Final = 2**26
 
 
 def read_statement(text: str) -> Rows | None:
-    """Return the entries of a bank statement with signed amounts, or None for other text.
+    """Return the entries of a bank statement with signed amounts. Return None for other text.
 
     Raises:
         ValueError: If the file is too large, or has no entries.

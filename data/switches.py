@@ -19,7 +19,8 @@ SWITCHES: Final = (
 
 
 def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
-    """Return a column of on and off, true and false and the like as 1 and 0, with a note, or None for others."""
+    """Return a column with words such as on and off, or true and false, as 1 and 0, with a note. Return None for other
+    columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

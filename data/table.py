@@ -1,4 +1,4 @@
-"""A table whose cells are not yet parsed."""
+"""Tables whose cells are not yet parsed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MISSING: Final = (
     "nd", "s/d", "null value", "no value", "not available", "bad", "---", "…", "\u2013", "\u2014", "\\n",
     "*", "**", "***", "****",
 )  # fmt: skip
-# Texts in place of a time, in rows above and below the others.
+# Texts that rows above and below the others have in the time column, such as totals.
 NO_TIME: Final = re.compile(
     r"\s*|(grand )?total.*|sum|summe.*|gesamt.*|average|mean|mittelwert|min|max|source.*|quelle.*|-+|\(\d+ rows?\)",
     re.IGNORECASE,
@@ -24,14 +24,16 @@ NO_TIME: Final = re.compile(
 
 @dataclass(frozen=True)
 class Table:
-    """Arrow columns by their distinct names.
+    """A table of Arrow columns with distinct names.
 
     Attributes:
-        first_row: number of the first row in the file, for messages.
-        notes: how the file was read.
-        marks: numbers that mark missing values according to the file.
-        labels: columns that are known to label the series.
-        epoch: the form of its times that the lines above the header name, see `rfa.data.epochs`.
+        columns: Arrow columns by name.
+        separator: Separator of the cells in the file. None if the file has none.
+        first_row: Number of the first row in the file, for messages.
+        notes: Notes on how the file was read.
+        marks: Numbers that mark missing values according to the file.
+        labels: Columns that are known to label the series.
+        epoch: Unit and origin of numeric times that the lines above the header state. See `rfa.data.epochs`.
     """
 
     columns: dict[str, Any]
@@ -63,7 +65,7 @@ class Table:
 
 
 def _plain(column: Any) -> Any:
-    """Return strings and dictionaries in other layouts, such as those of polars, as plain strings."""
+    """Return a column of strings in other Arrow types, such as dictionaries and those of polars, as plain strings."""
     import pyarrow as pa
 
     if pa.types.is_dictionary(column.type):
@@ -73,14 +75,14 @@ def _plain(column: Any) -> Any:
 
 
 def combine_chunks(column: Any) -> Any:
-    """Return the column as one Arrow array."""
+    """Return a column as one Arrow array."""
     import pyarrow as pa
 
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def unique_names(names: list[str]) -> list[str]:
-    """Number repeated names."""
+    """Return names of which repeated ones end with a number, as in `load` and `load_2`."""
     found: list[str] = []
     for name in names:
         count, new = 1, name

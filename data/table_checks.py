@@ -1,4 +1,4 @@
-"""Checks that reject ambiguous tables, whose times, time zones, units or series could be interpreted differently."""
+"""Checks that reject tables whose times, time zones, units or series are ambiguous."""
 
 from __future__ import annotations
 
@@ -17,27 +17,29 @@ from rfa.data.keys import UNIT_NAMES
 from rfa.data.zone_columns import is_local, zone_minutes
 
 FEWEST_ROWS: Final = 8
-# Seconds since 1970 from 1985 to 1999, and from 2071 on, which lie in this century if they count from other years.
+# Seconds since 1970 in the years 1985 to 1999, or after 2071. If they count from another year, they may be dates in
+# this century.
 OTHER_EPOCHS: Final = (
     (4.9e8, 9.2e8, ("seconds since 2001-01-01",)),
     (3.2e9, 4.2e9, ("seconds since 1904-01-01", "seconds since 1900-01-01")),
 )
-# The name of a column that is more likely a value, and a name with a time zone.
+# A name of a column that is probably a value, and a name with a time zone.
 DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?|1\d{9}(?:\d{3}){0,3}")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
-# Names of labels, their maximum number, and the minimum share of rows with another label than the previous row.
+# Names of columns of labels, maximum number of labels, and minimum share of rows whose label differs from the previous
+# row's.
 LABEL_WORDS: Final = frozenset((
     "band", "filter", "sensor", "channel", "device", "metric", "station", "parameter", "variable", "location", "site",
     "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",
 ))  # fmt: skip
 MOST_LABELS, ALTERNATING = 20, 0.3
-# Words for money paid and received, and the like, in a column next to the amounts.
+# Pairs of words in a column next to amounts, such as debit and credit, that say whether money was paid or received.
 SIGNS: Final = (
     ("af", "bij"), ("s", "h"), ("soll", "haben"), ("debit", "credit"), ("d", "c"), ("dr", "cr"), ("dbit", "crdt"),
     ("débit", "crédit"), ("cargo", "abono"), ("dare", "avere"), ("débito", "crédito"), ("wn", "ma"), ("in", "out"),
     ("expense", "income"), ("gasto", "ingreso"), ("ausgabe", "einnahme"), ("withdrawal", "deposit"), ("sell", "buy"),
 )  # fmt: skip
-# The time zones of the United States in words.
+# Names of the time zones of the United States.
 WORDED_ZONES: Final = {"eastern": "America/New_York", "central": "America/Chicago", "mountain": "America/Denver",
                        "pacific": "America/Los_Angeles"}  # fmt: skip
 WORDED_ZONE: Final = re.compile(
@@ -48,10 +50,15 @@ ZONE_NAMES: Final = ZONE_WORDS | {"time"}
 
 
 def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
-    """Refuse numbers that were read as seconds and may also count another unit since a date.
+    """Check that numbers that were read as seconds are unlikely to count another unit since a date.
+
+    Args:
+        clock: Name of the time column.
+        times: Times of the rows `[N]`.
+        is_dated: Whether the numbers were read as seconds since 1970.
 
     Raises:
-        ValueError: If they may. The message has the options to choose from.
+        ValueError: If they may count another unit. The message has the options to choose from.
     """
     least, most = float(times.min()), float(times.max())
     if len(times) < FEWEST_ROWS:
@@ -71,10 +78,11 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
 
 
 def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
-    """Refuse a table whose first row may have been mistaken for its header.
+    """Check that the first row was not mistaken for the header of a table.
 
     Raises:
-        ValueError: If a column of numbers is named by a number that is not a step between others.
+        ValueError: If a column of numbers is named by a number. Several numbers that increase from column to column are
+            allowed.
     """
     named = [name for name in columns if DECIMAL_NAME.fullmatch(name.strip())]
     numbers = [float(name.replace(",", ".")) for name in named]
@@ -87,7 +95,7 @@ def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
 
 
 def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
-    """Refuse values with several units in one column, which another column names.
+    """Check that a column of units that applies to the values has one unit in each series.
 
     Raises:
         ValueError: If there are several units. The message names the column.
@@ -106,10 +114,10 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
 
 
 def check_labels(columns: Mapping[str, Any], clock: str) -> None:
-    """Refuse rows of one series if a column that is named like a label alternates between several labels.
+    """Check that no column of labels alternates between several labels in the rows of one series.
 
     Raises:
-        ValueError: If it does. The message names the column.
+        ValueError: If a column alternates. The message names the column.
     """
     for name, column in columns.items():
         if name == clock or not words_of(name.replace("_", " ")) & LABEL_WORDS or numeric_sample(column) is not None:
@@ -130,7 +138,7 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
 
 
 def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
-    """Refuse positive values next to a column that tells which of them are paid and which received.
+    """Check that no column next to positive values says which of them are paid and which are received.
 
     Raises:
         ValueError: If there is such a column. The message names it.
@@ -147,7 +155,8 @@ def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> Non
 
 
 def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
+    """Return the time zone of all rows that is stated in the name of the time column or in another column, and where it
+    is stated. Return None if no time zone is stated.
 
     Raises:
         ValueError: If a column has several time zones, or offsets that do not belong to the times.

@@ -1,4 +1,4 @@
-"""Rows at the ends of a table that are not measurements, such as totals and notes below it."""
+"""Find rows at the ends of a table that are not measurements, such as totals and notes below it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ MOST: Final = 20
 MOST_SHARE: Final = 0.2
 
 
-# Tables of up to this many rows have every time examined.
+# The times of all rows are examined only in tables with up to this many rows.
 MOST_ROWS: Final = 200_000
 
 
 def untimed_rows(cells: Any) -> np.ndarray | None:
-    """Return the rows in between that have words instead of a time, such as `Sum of week 3`, or None if there are
-    none, or many.
-    """
+    """Return the rows that have words instead of a time, such as `Sum of week 3`. Return None if there are none, or
+    many."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -34,7 +33,7 @@ def untimed_rows(cells: Any) -> np.ndarray | None:
 
 
 def timed_rows(cells: Any) -> slice:
-    """Return the rows without those at both ends whose time is empty or has no digit, such as "Total"."""
+    """Return the range of rows without those at both ends whose time is empty or has no digit, such as "Total"."""
     rows = len(cells)
 
     def count(order: np.ndarray) -> int:

@@ -1,4 +1,4 @@
-"""Text with several tables, or with lines of several kinds, and the choice of the lines to read."""
+"""Find the tables in text with several tables or several kinds of lines, and choose the one to read."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
 # A line without digits.
 WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
 HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
-# The first cell of a line that states its kind, the maximum number of kinds, and the minimum share of the most frequent
-# kind.
+# The first cell of a line that states its kind, the maximum number of kinds, the minimum share of the lines that are of
+# the most frequent kind, and their minimum number.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
 MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
 MOST_LISTED: Final = 8
@@ -35,7 +35,8 @@ class Block:
     """Lines of one table.
 
     Attributes:
-        first: number of the first line in the file, from 0.
+        lines: Lines of the table, beginning with its header.
+        first: Number of the first line in the file, from 0.
     """
 
     lines: list[str]
@@ -47,7 +48,8 @@ class Block:
 
 
 def find_tables(text: str) -> list[Block]:
-    """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
+    """Return the tables in text that blank lines or other headers separate. The result is empty if there are fewer than
+    two."""
     if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or _has_words(text)):
         return []
     found: list[Block] = []
@@ -88,12 +90,12 @@ def _in_order(lines: Sequence[str], header: str, separator: str) -> Sequence[str
 
 
 def _has_words(text: str) -> bool:
-    """Whether a line below the first, of text that is not large, has no digits."""
+    """Return whether text that is not large has a line without digits below its first line."""
     return len(text) <= MOST_SEARCHED and WORDY.search(text, text.find("\n") + 1) is not None
 
 
 def _is_inner_header(line: str, above: Sequence[str], below: str) -> bool:
-    """Return whether a line among rows has a different word in each column that has values above and below it."""
+    """Return whether a line between rows has a different word in each column that has values above and below it."""
     if WORDY.fullmatch(line) is None or line.strip() == above[0].strip():
         return False
     if sorted(re.split(r"\s*[;,\t|]\s*", line.strip())) == sorted(re.split(r"\s*[;,\t|]\s*", above[0].strip())):
@@ -113,7 +115,7 @@ def _is_filler(word: str) -> bool:
 
 
 def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
-    """Return whether the blocks below a table have fewer lines, none of which is a row."""
+    """Return whether there are lines below a table that are fewer than its rows and are not rows themselves."""
     below = [line for block in blocks[blocks.index(table) + 1 :] for line in block.lines]
     separator = max(SEPARATORS, key=table.lines[0].count)
     signs = table.lines[-1].count(separator)
@@ -121,7 +123,7 @@ def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
 
 
 def _is_hidden(table: Block, blocks: Sequence[Block]) -> bool:
-    """Return whether most lines belong to a table, and lines of another block have as many cells."""
+    """Return whether a table is the last block and has most lines, and another block has a line with as many cells."""
     others = [line for block in blocks if block is not table for line in block.lines]
     if table is not blocks[-1]:
         return False
@@ -131,10 +133,14 @@ def _is_hidden(table: Block, blocks: Sequence[Block]) -> bool:
 
 
 def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str]:
-    """Return the table named "table 1" and so on, or the longest one, and a note.
+    """Return the chosen table and a note. Without a choice, return the longest table.
+
+    Args:
+        tables: Tables of a file.
+        sheet: Name of the chosen table, which is "table 1" for the first one.
 
     Raises:
-        ValueError: If no table has that name, or if none is given and another table is about as long.
+        ValueError: If no table has that name, or if none is chosen and another table is about as long.
     """
     names = [f"table {k + 1}" for k in range(len(tables))]
     if sheet is not None and sheet not in names:
@@ -151,7 +157,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
 
 
 def _is_table(lines: Sequence[str]) -> bool:
-    """Return whether lines are a header and rows with as many cells."""
+    """Return whether lines are a header and rows with as many cells as the header."""
     separator = max(SEPARATORS, key=lines[0].count)
     rows = [_cells(line, separator) for line in (*lines[:4], lines[-1])]
     width = len(rows[0])
@@ -160,11 +166,11 @@ def _is_table(lines: Sequence[str]) -> bool:
 
 
 def choose_kind(text: str) -> tuple[str, str] | None:
-    """Return the most frequent lines below their header, for text whose first cells state the kind of each line, and a
-    note.
+    """Return the most frequent lines below their header and a note, for text in which the first cell of each line
+    states its kind.
 
-    Such text is written by electricity markets and loggers, with `I` for a header and `D` for a row. Return None for
-    other text.
+    Electricity markets and loggers write such text, with `I` for a header and `D` for a row. Return None for other
+    text.
     """
     if len(text) > MOST_CHARACTERS or KIND.match(text) is None:
         return None

@@ -1,4 +1,4 @@
-"""Tables drawn as text, with lines of dashes or with columns separated by spaces, as CSV."""
+"""Convert tables that are drawn as text, with lines of dashes or with columns separated by spaces, to CSV."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RULE: Final = re.compile(r"[\s|+:=-]*(-{3,}|={3,}|:-+|-+:)[\s|+:=-]*")
 FOOTER: Final = re.compile(
     r"\|?\s*\(?\d+ rows?( in set.*| selected.*| affected.*|\s+\d+ columns.*)?[.)]?", re.IGNORECASE
 )
-# Frames of tables drawn with lines.
+# Characters of table frames and their replacements.
 FRAMES: Final = str.maketrans(
     dict.fromkeys("│┃┆┇┊║", "|")
     | dict.fromkeys("─━═╌╍", "-")
@@ -23,20 +23,20 @@ AVERAGE: Final = re.compile(r"average|mean|mittelwert|durchschn\.?|moyenne", re.
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
 TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}[:=]"?\s*([,;\t|]|$)')
-# Share of the lines that have bars, or as many cells as the others.
+# Minimum share of lines that have bars, or as many cells as the others.
 ALIGNED_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**26
 CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: (?:UTC|GMT|[A-Z]{2,4}T|[+-]\d{4})\b)?"
 DAY: Final = r"(?:\d{4}[-/.]\d{1,2}[-/.]\d{1,2}|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4})"
 CELL: Final = re.compile(rf'"[^"]*"|{CLOCK}(?=\s|$)|\S+')
 DATED_CELL: Final = re.compile(rf'"[^"]*"|{DAY}[ _]{CLOCK}(?=\s|$)|{CLOCK}(?=\s|$)|\S+')
-# Types of columns, in a line below their names.
+# Types of columns, which some programs write in a line below the names.
 TYPE: Final = re.compile(r"<\w+>|(?:Date|DateTime|String|Float\d+|Int\d+|Bool)\??")
 FEWEST_ROWS: Final = 3
-# Minimum number of lines, and of cells per line, without a header, and the time that one of the cells must have.
+# A table without a header must have at least this many lines and cells per line, and a time in each line.
 FEWEST_LINES, FEWEST_CELLS = 8, 4
 MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|1\d{9}\.\d+")
-# Maximum number of lines among the rows with another number of cells, such as sums and notes.
+# Maximum share of lines between the rows that have another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
 
 
@@ -46,15 +46,18 @@ def split_spaces(line: str) -> list[str]:
 
 
 def split_all_spaces(line: str) -> list[str]:
-    """Like `split_spaces`, with dates and times of day in separate cells."""
+    """Return the cells of a line that are separated by spaces. A date and a time of day are separate cells."""
     return [cell.strip('"').removesuffix(":") for cell in CELL.findall(line)]
 
 
 def as_separated(text: str, preview: Sequence[str], separators: str) -> str | None:
-    """Return the rows of a drawn table with separators between their cells, or None for other text.
+    """Return the rows of a table that is drawn as text, with separators between their cells. Return None for other
+    text.
 
     Args:
-        preview: the first lines.
+        text: Text of the file.
+        preview: First lines of the text.
+        separators: Characters that separate cells in text that is not a drawn table.
     """
     if len(text) > MOST_CHARACTERS or any(END_OF_PROPERTIES.fullmatch(line.strip()) for line in preview):
         return None
@@ -99,7 +102,8 @@ def _spaced(lines: Sequence[str], shown: int) -> str | None:
 
 
 def _timed_rows(lines: Sequence[str]) -> str | None:
-    """Return lines without a header that all have as many cells, one of which is a time in each, or None for others."""
+    """Return lines without a header, with tabs between their cells and column numbers as names. Return None unless all
+    lines have as many cells and the cells of one column are times."""
     rows = [split_spaces(line) for line in lines]
     width = len(rows[0]) if rows else 0
     if len(rows) < FEWEST_LINES or width < FEWEST_CELLS or any(len(row) != width for row in rows):
@@ -113,11 +117,12 @@ def _timed_rows(lines: Sequence[str]) -> str | None:
 def _rows_of_values(
     lines: Sequence[str], split: Callable[[str], list[str]], shown: int, *, is_named: bool = True
 ) -> str | None:
-    """Return the rows with as many cells as the line above them, or with one more for a row number or year, or None
-    without such rows.
+    """Return the rows of a table, with tabs between their cells. Return None if there are none.
+
+    Rows have as many cells as the header above them, or one more for a row number or year.
 
     Args:
-        is_named: whether the line above the rows must have a name for each column. Otherwise it is a title.
+        is_named: Whether the line above the rows must have a name for each column. Otherwise it is a title.
     """
     first = next((k for k in range(min(shown, len(lines))) if _begins(lines[k:], split)), None)
     if first is None:
@@ -125,7 +130,7 @@ def _rows_of_values(
     count = len(split(lines[first]))
     header = split(lines[first - 1]) if first else []
     if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
-        lines = [*lines[: first - 1], *lines[first:]]  # units, which the first columns do not have
+        lines = [*lines[: first - 1], *lines[first:]]  # a line of units, which the first columns do not have
         first, header = first - 1, split(lines[first - 2])
     if first > 1 and all(map(TYPE.fullmatch, header)):
         lines = [*lines[: first - 1], *lines[first:]]
@@ -151,7 +156,7 @@ def _rows_of_values(
 
 
 def _without_remarks(cells: list[str], count: int) -> list[str]:
-    """Return the first `count` cells of a row, if the cells after them are words."""
+    """Return the first `count` cells of a row if the cells after them are words. Other rows are unchanged."""
     return cells[:count] if not any(re.search(r"\d", cell) for cell in cells[count:]) else cells
 
 
@@ -163,20 +168,19 @@ def _begins(lines: Sequence[str], split: Callable[[str], list[str]]) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    """Return whether a cell is a number, with or without a unit, or a date."""
+    """Return whether a cell is a date or a number with or without a unit."""
     return is_data([cell]) or re.fullmatch(r"[+-]?\d+([.,]\d+)?(%|[A-Za-zµ]{1,3}(/s)?)", cell) is not None
 
 
 def count_titles(preview: Sequence[str]) -> int:
-    """Return the number of lines above the header that name a property of the file. A single such line may be a
-    header.
-    """
+    """Return the number of lines above the header that name a property of the file. A single line may be a header, so
+    that the number is zero or at least two."""
     count = next((k for k, line in enumerate(preview) if not TITLE.match(line)), 0)
     return count if count > 1 else 0
 
 
 def _are_aligned(lines: Sequence[str]) -> bool:
-    """Return whether most lines, and a header if there is one, have as many cells, two spaces or more apart."""
+    """Return whether most lines have as many cells, separated by at least two spaces, as the header if there is one."""
     counts = {line: len(GAP.split(line.strip())) for line in lines if not RULE.fullmatch(line)}
     found = [counts[line] for line in lines if line in counts]
     usual = max(found, key=found.count, default=0)

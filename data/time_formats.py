@@ -1,6 +1,7 @@
 """Time formats of `datetime.strptime`: guesses of the format of a cell, and fast parsing of a column.
 
-Formats may have %q for a quarter from 1 to 4, and begin with the language of their month names, as in `de:%d %B %Y`.
+Formats may contain %q for a quarter from 1 to 4. They may begin with the language of their month names, as in
+`de:%d %B %Y`.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ DATE_FORMATS: Final = (
     "%Y.%m.%d.", "%Y. %m. %d.", "%Y. %m. %d", "%Y-%j",
     "%YM%m", "%d. %m. %Y", "%Y年%m月%d日", "%Y年%m月", "%Y년 %m월 %d일",
 )  # fmt: skip
-# Formats with the year at the end, as in C and the command `date`.
+# Formats of C and the command `date`, which have the year at the end.
 YEAR_LAST: Final = tuple(f"%a %b %d %H:%M:%S{zone} %Y" for zone in ("", " UTC", " GMT", " GMT%z"))
-# Formats with the separators of Db2 and Oracle.
+# Formats of Db2 and Oracle, and dates with an hour.
 OTHER_JOINTS: Final = (
     "%Y-%m-%d-%H.%M.%S.%f", "%Y-%m-%d-%H.%M.%S", "%d-%b-%y %I.%M.%S.%f %p", "%d-%b-%y %H.%M.%S.%f",
     "%m/%d/%Y %H", "%d/%m/%Y %H", "%Y-%m-%d %H", "%d.%m.%Y %H", "%Y/%m/%d %H",
 )  # fmt: skip
-# Dates before a time of day.
+# Formats of dates that may have a time of day after them.
 DAY_FORMATS: Final = tuple(form for form in DATE_FORMATS if "%d" in form or "%j" in form)
-# Halves of the day as Spanish writes them: a. m.
+# Halves of the day in Spanish, such as "a. m.".
 HALF: Final = "[ \u00a0\u202f]?([aApP])[.][ \u00a0\u202f]?[mM][.]?$"
 # Halves of the day before the time, as in East Asian languages.
 MORNING: Final = r"(?:上午|오전|午前)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
@@ -42,12 +43,13 @@ AFTERNOON: Final = r"(?:下午|오후|午後)\s*(\d{1,2}:\d{2}(?::\d{2})?)"
 # The name of a weekday before or after a numeric date.
 WEEKDAY: Final = r"^\pL{2,10}\.?,? +(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}.*)$"
 WEEKDAY_BEHIND: Final = r"^(\d{1,4}[./-]\d{1,2}[./-]\d{1,4}),? ?\(?\pL{1,3}\)?( \d{1,2}:.*)?$"
-# Unambiguous abbreviations of time zones that change by the season, behind a time of day, and their offsets.
+# Unambiguous abbreviations of time zones with or without daylight saving time, which follow a time of day, and their
+# offsets.
 ABBREVIATED: Final = {
     "EST": "-0500", "EDT": "-0400", "CDT": "-0500", "MST": "-0700", "MDT": "-0600", "PST": "-0800", "PDT": "-0700",
     "CET": "+0100", "CEST": "+0200", "MEZ": "+0100", "MESZ": "+0200", "EET": "+0200", "EEST": "+0300",
 }  # fmt: skip
-# Replacements for the text that a pattern matches.
+# Patterns and replacements that bring cells into a common form.
 PLAIN_TEXT: Final = (
     (r"[*†]+$", ""),
     ("[\u00a0\u2007\u202f]", " "), (r"(:\d\d:\d\d):(\d{3})$", r"\1.\2"),
@@ -72,12 +74,12 @@ TIME_FORMATS: Final = (
 )  # fmt: skip
 JOINTS: Final = (" ", "T", ":", ", ", " @ ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")
-# The text that a date directive may match.
+# The text that each date directive may match.
 LOOKS: Final = {
     "Y": r"\d{4}", "y": r"\d{2}", "m": r"\d{1,2}", "d": r"\d{1,2}", "j": r"\d{3}", "b": r"\pL+", "B": r"\pL+",
     "a": r"\pL+", "A": r"\pL+",
 }  # fmt: skip
-# The same for Python's regular expressions. All other directives are one or two digits.
+# The text that each directive may match, for Python's regular expressions. All other directives are one or two digits.
 SHAPES: Final = {
     "Y": r"\d{4}", "G": r"\d{4}", "j": r"\d{3}", "f": r"\d{1,6}", "z": r".+",
     **dict.fromkeys("bBaAp", r"[^\W\d_]+"),
@@ -89,7 +91,8 @@ MICROSECOND: Final = timedelta(microseconds=1)
 
 @lru_cache(maxsize=4096)
 def candidate_formats(cell: str) -> tuple[str, ...]:
-    """Return the formats that a cell may have: one for its date, and one for its time of day if there is one."""
+    """Return the formats that a cell may have. A format consists of one for the date and, if there is one, the time of
+    day."""
     if cell.startswith("[") and cell.endswith("]"):  # as in the logs of web servers
         return tuple(f"[{made}]" for made in candidate_formats(cell[1:-1]))
     found = list(_fitting(cell, (*DATE_FORMATS, *PERIOD_FORMATS, *YEAR_LAST, *OTHER_JOINTS)))
@@ -102,7 +105,7 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
 
 
 def _with_language(cell: str) -> tuple[str, ...]:
-    """Return the formats of a cell with the name of a month in another language, or in an unusual English form."""
+    """Return the formats of a cell whose month name is in another language or in an unusual English form."""
     found: list[str] = []
     for language in languages_of(cell):
         english = text_to_english(cell, language)
@@ -114,16 +117,17 @@ def _with_language(cell: str) -> tuple[str, ...]:
 
 
 def split_language(time_format: str) -> tuple[str, str]:
-    """Return the language of a format, or "", and the rest of the format."""
+    """Split a format with a language prefix, such as "de:%d. %B", into language and format. Without a prefix, the
+    language is ""."""
     language, colon, rest = time_format.partition(":")
     return (language, rest) if colon and language in LANGUAGES else ("", time_format)
 
 
 def parse_moment(text: str, time_format: str) -> datetime:
-    """Return a time in a format. A quarter or week becomes its first day.
+    """Return the time in a text. The time of a quarter or week is its first day.
 
     Raises:
-        ValueError: If the text is not in that format.
+        ValueError: If the text is not in the format.
     """
     if QUARTER in time_format:
         pattern = re.escape(time_format).replace("%Y", r"(?P<Y>\d{4})").replace("%y", r"(?P<y>\d{2})")
@@ -159,7 +163,7 @@ def _fitting(text: str, formats: Iterable[str]) -> Iterator[str]:
 
 @cache
 def _shape(time_format: str) -> re.Pattern[str]:
-    """Return a pattern for text in a format."""
+    """Return a pattern that matches text in a format."""
     found, two = "", r"\d{2}" if re.search("%[HMS]%[HMS]", time_format) else r"\d{1,2}"
     for spaces, directive, literal in re.findall(r"(\s+)|%(.)|([^%\s]+)", time_format):
         found += (
@@ -173,14 +177,16 @@ def _shape(time_format: str) -> re.Pattern[str]:
 
 
 def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
-    """Return the timestamps of text in one format, in UTC if it states a time zone.
+    """Return the timestamps of text in one format. They are in UTC if the format states a time zone.
 
     Args:
-        cells: chunked text.
-        rows: row numbers in the file.
+        cells: Chunked text.
+        time_format: Format of the cells, which may begin with a language.
+        name: Name of the column, for messages.
+        rows: Row numbers in the file.
 
     Raises:
-        ValueError: If a cell is not in that format. The message names its row.
+        ValueError: If a cell is not in the format. The message names its row.
     """
     language, time_format = split_language(time_format)
     if language:
@@ -190,8 +196,9 @@ def parse(cells: Any, time_format: str, name: str, rows: np.ndarray) -> Any:
 
 
 def _parse_parts(cells: Any, time_format: str) -> Any:
-    """Parse each distinct date and time of day once. Return None if the format has no date before its time, or a cell
-    does not match.
+    """Parse each distinct date and time of day once.
+
+    Return None if the format has no date before its time, or a cell does not match.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -218,7 +225,7 @@ def _parse_parts(cells: Any, time_format: str) -> Any:
 
 
 def _pattern(date_format: str) -> str | None:
-    """Return a regular expression for a date format, or None for an unsupported directive."""
+    """Return a regular expression for a date format. Return None for an unsupported directive."""
     found = ""
     for literal, directive in re.findall(r"([^%\s]+|\s+)|%(.)", date_format):
         if directive and directive not in LOOKS:

@@ -1,4 +1,5 @@
-"""Tables that a program prints repeatedly, each below a line with the time, such as psql with its watch command."""
+"""Read tables that a program prints repeatedly, each below a line with the time, such as psql with its watch
+command."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ from rfa.data.text_blocks import Block
 from rfa.data.text_tables import RULE, split_spaces
 from rfa.data.time_formats import candidate_formats
 
-# A line that is a time, without the text that programs write after it.
+# Maximum length of a line that is a time, and the text that programs write after the time.
 LONGEST: Final = 60
 BEHIND: Final = re.compile(r"\s*(\(every [\d.]+ ?s\)|UTC|GMT)\s*")
 ZONE: Final = re.compile(r"\b(?:CES?T|[ECMP][SD]T|BST|MES?Z)\b ?")
 COUNT: Final = re.compile(r"\(\d+ rows?\)")
 FEWEST_BLOCKS: Final = 3
 MOST_CHARACTERS: Final = 2**26
-# Characters that tell whether there are such tables.
+# Number of characters that are searched for such tables.
 HEAD: Final = 20_000
 TIME: Final = "time"
 
 
 def find_timed_blocks(text: str) -> list[Block]:
-    """Return the tables, each with the time in a first column, or [] for other text."""
+    """Return the tables, each with the time in a first column. The result is empty for other text."""
     first = [line.strip() for line in text[:HEAD].splitlines()]
     marks = sum(bool(_time(line)) for line in first)
     if not FEWEST_BLOCKS <= marks <= len(first) / 2 or len(text) > MOST_CHARACTERS:

@@ -1,4 +1,4 @@
-"""The date of a file whose rows only have times of day, from the lines above its header."""
+"""Read dates, markers of missing values and units of times from the lines above the header of a table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ MOST_ROWS: Final = 1_000_000
 
 
 def add_marks(table: Table, titles: str) -> Table:
-    """Return the table with what the lines above its header name: numbers that mark missing values, and the form of its
-    times.
-    """
+    """Return the table with the numbers that mark missing values and the unit of its times, if the lines above its
+    header state them."""
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
     notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
     return replace(
@@ -34,9 +33,10 @@ def add_marks(table: Table, titles: str) -> Table:
 
 
 def add_date(table: Table, titles: str) -> Table:
-    """Return the table with dates in its first column, if that has times of day and the titles have one date.
+    """Return the table with dates in its first column, if that has times of day and the lines above the header have one
+    date.
 
-    After midnight, where times decrease, the next day begins.
+    The next day begins where times decrease.
     """
     import pyarrow as pa
 

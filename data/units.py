@@ -1,6 +1,4 @@
-"""Units in the cells of a column, such as `199 ms`, `1.48 s`, `331 kB/s` or `EUR 12`, converted to one unit per
-column.
-"""
+"""Convert the cells of a column that have units, such as `199 ms`, `1.48 s`, `331 kB/s` or `EUR 12`, to one unit."""
 
 from __future__ import annotations
 
@@ -33,30 +31,33 @@ SI: Final = {
     "T": 1e12, "P": 1e15,
 }  # fmt: skip
 BINARY: Final = {f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")}
-# Units with prefixes. Bytes and bits also take binary prefixes, and no small ones.
+# Units that may have prefixes. Bytes and bits may also have binary prefixes.
 DATA: Final = ("B", "Byte", "bytes", "b", "bit", "bits")
 DATA_RATES: Final = tuple(f"{unit}{per}" for unit in ("B", "b", "bit") for per in ("/s", "ps"))
 PREFIXED: Final = (
     "W", "Wh", "V", "A", "VA", "var", "Hz", "Pa", "bar", "g", "m", "l", "L", "J", "N", "Ω", "F", "eV", "Ah", "cal",
     "mol", "lm", "lx", "T", "Wp", "t", "rpm", "ops", "ops/s", "req/s", "rps", "iops", "pps", "p/s", "cps", "c/s",
 )  # fmt: skip
-# Multiples without a unit after them, as Kubernetes writes them, such as 1501m of 1.
+# Multiples without a unit, as in Kubernetes, where 1501m is 1.501.
 MULTIPLES: Final = {letter: size for letter, size in SI.items() if letter} | BINARY
 # Prefixes that count as multiples only if another multiple occurs, because 5p is more likely a price or a page.
 RARE: Final = ("p", "P", "T")
 SPACE_BEFORE: Final = r"\d[ \x{00a0}\x{202f}]+\pL"
-# A number that has the same value in every unit without one: 0.
+# A number other than zero. Zero needs no unit.
 NOT_ZERO: Final = r"^[^\pL]*[1-9]"
-# Maximum share of cells without a unit, not counting zeros, if others have one.
+# Maximum share of cells without a unit, except zeros, in a column with units.
 MOST_BARE: Final = 0.5
 
 
 @dataclass(frozen=True)
 class Units:
-    """Numbers as text with the factor of each cell.
+    """The cells of a column without their units.
 
     Attributes:
-        unit: unit of the column, or "" if the cells only had multiples of one.
+        cells: Numbers as text.
+        factors: Factor of each cell, or None if all factors are one.
+        unit: Unit of the column. An empty string if the cells only have multiples such as k.
+        note: Note on how the units were read.
     """
 
     cells: Any
@@ -66,11 +67,11 @@ class Units:
 
 
 def split_units(cells: Any) -> Units | None:
-    """Return the cells without their units, in the smallest unit that occurs, or None if they have no units, or several
-    kinds.
+    """Return the cells without their units, in the smallest unit that occurs. Return None if they have no units, or
+    units of several kinds.
 
-    Next to cells with a multiple such as m or Ki, cells without one are in the base unit. Next to cells with any other
-    unit they are null, except for zeros.
+    If other cells have a multiple such as m or Ki, cells without one are in the base unit. If other cells have a unit,
+    cells without one are null, except for zeros.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -129,7 +130,7 @@ def _factors(encoded: Any, sizes: list[float]) -> np.ndarray:
 
 
 def _sizes(units: list[str]) -> dict[str, float] | None:
-    """Return the sizes of units of one kind, or None if they are of several kinds or unknown."""
+    """Return the relative sizes of units. Return None if a unit is unknown or they measure different quantities."""
     for kind in (TIMES, COUNTS):
         if all(unit in kind for unit in units):
             return {unit: kind[unit] for unit in units}

@@ -1,4 +1,4 @@
-"""The UTC offset of a local clock over time, from a time zone or from the rows of a table."""
+"""Read the UTC offsets of a local clock over time from a time zone or from the rows of a table."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ import numpy as np
 
 from rfa.data.clock import get_zone
 
-# Changes of a time zone are known from 1970 to 2100, and are more than EVERY apart.
+# Changes of a time zone are searched from 1970 to 2100. They are more than EVERY apart.
 LAST: Final = 4_102_444_800
 EVERY: Final = 7 * 86_400
-# Text of a time that shows its offset. If the offsets of rows change more often than this, they are not from one place.
+# A time that ends with its offset. Offsets of rows that change more often than MOST_CHANGES are not from one place.
 SHOWN: Final = r":\d\d(?:[.,]\d+)? ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$"
 MOST_CHANGES: Final = 1_000
 
 
 @dataclass(frozen=True)
 class UtcOffsets:
-    """Local time minus UTC.
+    """Differences between local time and UTC.
 
     Attributes:
-        begins: times from which each offset applies, in seconds since 1970, increasing. The first offset also applies
-            before.
-        seconds: the offsets. An empty list means UTC.
+        begins: Increasing times from which each offset applies, in seconds since 1970. The first offset also applies to
+            times before.
+        seconds: Offsets in seconds. An empty tuple means UTC.
     """
 
     begins: tuple[float, ...] = ()
@@ -44,16 +44,15 @@ class UtcOffsets:
 
     @classmethod
     def of_rows(cls, times: np.ndarray, seconds: np.ndarray) -> UtcOffsets:
-        """Return the offsets of rows `[N]`, in order of time. Each applies until it changes. The result is UTC if they
-        never change.
-        """
+        """Return the offsets of rows `[N]` in order of time. Each offset applies until it changes. The result is UTC if
+        the offsets never change, or change too often."""
         first = np.flatnonzero(np.diff(seconds, prepend=np.nan))
         if not 1 < len(first) <= MOST_CHANGES:
             return UTC
         return cls(tuple(times[first].tolist()), tuple(seconds[first].tolist()))
 
     def array(self) -> np.ndarray:
-        """Return the times and offsets, `[K, 2]`."""
+        """Return the times and offsets of the K changes as an array `[K, 2]`."""
         return np.array([self.begins, self.seconds], np.float64).T.copy()
 
 
@@ -61,7 +60,7 @@ UTC: Final = UtcOffsets()
 
 
 def shown_offsets(column: Any) -> np.ndarray | None:
-    """Return the offsets in seconds that the times of a table show, `[N]`, or None unless each cell has one."""
+    """Return the offsets `[N]` in seconds that the times of a table state. Return None unless each cell states one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

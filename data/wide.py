@@ -1,4 +1,4 @@
-"""Wide tables with one series per row, such as M4's, with an id followed by one value per column."""
+"""Convert wide tables with one series per row, such as M4's, which have an id followed by one value per column."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rfa.data.table import MISSING, Table
 from rfa.data.time_formats import candidate_formats
 
 FEWEST_STEPS: Final = 3
-# With at least this many numbered columns, a row is more likely one series than a row of many series.
+# Minimum number of numbered columns for which each row is probably one series.
 MANY_STEPS: Final = 12
 DATED: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d|$)")
-# Months and days without separators.
+# Dates of months and days without separators.
 COMPACT: Final = re.compile(r"((?:19|20)\d\d)(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])?")
 MOST_VALUES: Final = 50_000_000
 YEAR_NAME: Final = re.compile(r"(1[5-9]|20|21)\d\d")
-# Columns that sum up the others.
+# Names of columns that summarise the others.
 TOTAL: Final = re.compile(r"(grand )?total|sum(me)?|gesamt|average|mean|mittelwert|annual|ann", re.IGNORECASE)
 TIME, VALUE, YEAR = "time", "value", "year"
 
@@ -30,8 +30,11 @@ TIME, VALUE, YEAR = "time", "value", "year"
 def melt_wide(table: Table, by: Sequence[str]) -> Table:
     """Convert a wide table to one row per value. Other tables are unchanged.
 
-    A table is wide if the columns other than its keys are numbered (V2, V3, …) or dates. Other columns repeat for each
-    value.
+    A table is wide if the names of its columns, except for the keys, are numbered (V2, V3, …) or dates. The cells of
+    other columns are repeated for each value.
+
+    Args:
+        by: Names of the key columns.
 
     Raises:
         ValueError: If there are too many values.
@@ -67,8 +70,9 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
 
 
 def wide_keys(table: Table) -> list[str]:
-    """Return the key of a wide table, which has distinct labels before many numbered columns and no time column, or []
-    for others.
+    """Return the key columns of a wide table. The result is empty for other tables.
+
+    A wide table has distinct labels before many numbered columns, and no time column.
     """
     first = next(iter(table.columns))
     steps = step_columns([name for name in table.columns if name != first])
@@ -82,14 +86,13 @@ def wide_keys(table: Table) -> list[str]:
 
 
 def _are_many_dates(steps: Sequence[str]) -> bool:
-    """Return whether so many columns are dates that a column of dates, such as of updates, is not the time."""
+    """Return whether enough column names are dates that a column of dates is not the time of the rows."""
     return len(steps) >= MANY_STEPS and bool(_as_dates(steps))
 
 
 def step_columns(names: Sequence[str]) -> list[str]:
-    """Return the last consecutive columns whose names are numbered or dates, without totals. The result is empty if
-    there are none.
-    """
+    """Return the last consecutive columns whose names are numbered or dates, except totals. The result is empty if
+    there are none."""
     names = [name for name in names if not TOTAL.fullmatch(name.strip())]
     counted = _last(names, _counts_up)
     dated = _last(names, lambda name, _: _is_date(name.strip()))
@@ -117,7 +120,7 @@ def _is_date(name: str) -> bool:
 
 
 def _as_dates(names: Sequence[str]) -> list[str]:
-    """Return the names if they are dates, with 202401 as 2024-01. The result is empty if they are not."""
+    """Return the names as dates, with 202401 as 2024-01. The result is empty if they are not dates."""
     import pyarrow as pa
 
     dates = [re.sub(r"^(\d{4})(\d\d)$", r"\1-\2", name.strip()) for name in names]
@@ -145,7 +148,7 @@ def _is_distinct(table: Table, by: Sequence[str]) -> bool:
 
 
 def is_there(column: Any) -> np.ndarray:
-    """Return which cells `[N]` are not missing."""
+    """Return an array `[N]` that says which cells are not missing."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -156,7 +159,8 @@ def is_there(column: Any) -> np.ndarray:
 
 
 def has_digit(column: Any) -> np.ndarray:
-    """Return which cells `[N]` have a digit. All cells of other types than text count."""
+    """Return an array `[N]` that says which cells have a digit. It is true for all cells of columns that are not
+    text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

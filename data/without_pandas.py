@@ -1,4 +1,5 @@
-"""pyarrow imports pandas when it is first used, which takes half a second. Reading files does not need it."""
+"""Prevent pyarrow from importing pandas on first use, which takes half a second and is not needed for reading
+files."""
 
 from __future__ import annotations
 

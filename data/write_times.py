@@ -1,4 +1,4 @@
-"""Writes times in the form of the file that they continue."""
+"""Write times in the format of the file that they continue."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
 
 
 def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
-    """Return times as the time columns of the series' table, or as a column `t` if it has none."""
+    """Return times as the time columns of the table that a series was read from. Return a column `t` if the table has
+    none."""
     import pyarrow as pa
 
     if not series.clock_columns:
@@ -46,14 +47,15 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
 
 
 def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
-    """Return times as an Arrow array, written like the time column of the series.
+    """Return times as an Arrow array in the type and format of the time column of a series.
 
     Args:
-        times: `[M]`, in the unit of the series.
-        sample: a cell of the time column, such as the last one, as an Arrow scalar.
+        series: Series that the times continue.
+        times: Times `[M]` in the unit of the series.
+        sample: A cell of the time column, such as the last one, as an Arrow scalar.
 
     Raises:
-        ValueError: If the type of the column cannot hold them. Nanoseconds end in 2262.
+        ValueError: If the type of the column cannot represent the times. Nanoseconds end in 2262.
     """
     import pyarrow as pa
 
@@ -88,8 +90,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
 
 
 def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Return hours, minutes and seconds, as in the last cell. They are times of day if the column starts again at
-    midnight.
+    """Return times as hours, minutes and seconds, written like the last cell.
+
+    They are times of day if the column starts again at midnight.
     """
     is_of_day = (elapsed(cell) or 0.0) < series.times[-1] - 1
     hours, _, seconds = cell.split(":", maxsplit=1)[0], *cell.partition(".")[1:]
@@ -123,7 +126,7 @@ def _numbers(numbers: np.ndarray, sample: Any) -> Any:
 
 
 def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) -> list[datetime]:
-    """Return local times at a UTC offset, or in the time zone of the series."""
+    """Return times as local times at a UTC offset or, without one, in the time zone of the series."""
     if offset is None:
         seconds = local_seconds(times, series.zone)
     else:
@@ -134,7 +137,8 @@ def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) 
 
 
 def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -> list[str] | None:
-    """Return times in a strptime format, or None if it cannot express them, such as 30 s without seconds."""
+    """Return times in a strptime format. Return None if the format cannot express them, such as 30 s without
+    seconds."""
     import pyarrow as pa
 
     offset, zone, shown = None, "", ""
@@ -158,7 +162,7 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Return times as ISO 8601 with the cell's precision, or more if the times need it."""
+    """Return times in ISO 8601 with the precision of the cell, or with a higher precision if the times need it."""
     found = ISO_TIME.match(cell)
     zone = (found["zone"] or "") if found else ""
     moments = _local_moments(series, times, _offset(zone))
@@ -176,7 +180,7 @@ def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """Return the UTC offset at the end of a cell, or None if it has none."""
+    """Return the UTC offset at the end of a cell. Return None if the cell has none."""
     if not zone:
         return None
     found = OFFSET.search(zone)

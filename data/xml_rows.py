@@ -1,4 +1,4 @@
-"""XML and HTML as tables: the elements that repeat most, or the rows of the longest HTML table."""
+"""Read XML and HTML as tables, from the elements that repeat most or the rows of the longest HTML table."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ TOKEN: Final = re.compile(r"<(/?)(table|tr|td|th)\b[^<>]*>|<[^<>]*>?|[^<]+", re.
 MOST_BYTES: Final = 2**27
 MOST_DEPTH: Final = 40
 TEXT: Final = "text"
-# Several numbers in one text, and the time in a comment before a row, as rrdtool writes it.
+# A text of several numbers, and a comment before a row that has its time, as rrdtool writes it.
 NUMBERS: Final = re.compile(r"-?\d+(\.\d+)?( -?\d+(\.\d+)?)+")
 COMMENTED: Final = re.compile(r".*/ (\d{9,10})\s*")
 TIME: Final = "time"
-# Maximum depth of attributes and elements in one row, whose names are joined to a.b.
+# A row of attributes and nested elements by their names.
 Row = dict[str, Any]
 
 
 def is_xml(content: bytes) -> bool:
-    """Return whether a file begins as XML or HTML."""
+    """Return whether the content of a file begins like XML or HTML and ends with a tag."""
     begin, end = content[:256].removeprefix(b"\xef\xbb\xbf"), content[-64:].rstrip()
     return START.match(begin) is not None and end.endswith(b">")
 
@@ -38,7 +38,7 @@ def read_xml(content: bytes) -> Table:
     """Return the rows of XML or HTML.
 
     Raises:
-        ValueError: If it is damaged, too large, defines entities, or has no rows.
+        ValueError: If the file is damaged or too large, defines entities, or has no rows.
     """
     if len(content) > MOST_BYTES:
         raise ValueError("XML may have at most 128 MiB; split it, or save it as CSV or Parquet")
@@ -63,7 +63,8 @@ def _rows(value: Any) -> Table | None:
 
 
 def _parallel(element: Row) -> dict[str, list[str]]:
-    """Return the texts of elements that repeat side by side, as in the tracks of KML, or {} if they do not.
+    """Return the texts of elements that repeat side by side, as in the tracks of KML. The result is empty if there are
+    none.
 
     Texts of several numbers become several columns.
     """
@@ -83,7 +84,10 @@ def _parallel(element: Row) -> dict[str, list[str]]:
 
 
 class _Elements:
-    """The elements of a document. Each has its attributes and elements, with those of the same name in a list."""
+    """Builds nested dictionaries from the elements of a document.
+
+    Each dictionary has the attributes and elements of one element. Elements with the same name form a list.
+    """
 
     def __init__(self) -> None:
         self.rows: Row = {}
@@ -142,7 +146,7 @@ def _read_html(text: str) -> Table:
 
 
 def _html_tables(text: str) -> list[list[list[str]]]:
-    """Return the cells of the rows of each table."""
+    """Return the cells in each row of each table."""
     tables: list[list[list[str]]] = []
     is_cell = False
     for token in TOKEN.finditer(text):

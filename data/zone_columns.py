@@ -1,4 +1,4 @@
-"""Columns of time zones next to local times, such as EST and EDT."""
+"""Read columns of time zones next to local times, such as EST and EDT."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from typing import Any, Final
 
 from rfa.data.clock_choice import sample
 
-# Unambiguous abbreviations of time zones, or offsets, in a column next to local times.
+# Unambiguous abbreviations of time zones, and their offsets in minutes.
 ZONES: Final = {
     "Z": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 60, "CET": 60, "CEST": 120, "MEZ": 60, "MESZ": 120, "EET": 120,
     "EEST": 180, "MSK": 180, "JST": 540, "KST": 540, "AEST": 600, "AEDT": 660, "NZST": 720, "NZDT": 780, "EST": -300,
     "EDT": -240, "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
     "HST": -600,
 }  # fmt: skip
-# Central Standard Time if daylight time also occurs, otherwise China's.
+# CST is Central Standard Time if CDT also occurs. Otherwise it may be China's.
 US_CENTRAL: Final = {"CST": -360}
 OFFSET: Final = re.compile(r"(?:UTC|GMT)?([+-])(\d\d?)(?::(\d\d))?")
 
 
 def is_local(column: Any) -> bool:
-    """Return whether text has times of day without an offset."""
+    """Return whether a column of text has times of day without offsets."""
     import pyarrow as pa
 
     cells = sample(column).to_pylist() if pa.types.is_string(column.type) else []
@@ -28,7 +28,8 @@ def is_local(column: Any) -> bool:
 
 
 def zone_minutes(column: Any) -> dict[str, int]:
-    """Return the UTC offsets in minutes of a column that only has time zones. The result is empty for others."""
+    """Return the UTC offset in minutes of each time zone in a column that only has time zones. The result is empty for
+    other columns."""
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
@@ -45,7 +46,7 @@ def zone_minutes(column: Any) -> dict[str, int]:
 
 
 def zone_offsets(column: Any) -> Any:
-    """Return the time zones as +hh:mm, or null where a cell is empty."""
+    """Return the time zones of a column as UTC offsets +hh:mm, with null for empty cells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -63,7 +64,7 @@ def unzoned(texts: list[str]) -> Any:
 
 
 def zone_cells(texts: list[str], column: Any) -> Any:
-    """Return the time zones of times that end with an offset, as the column names them."""
+    """Return the time zones of times that end with an offset, with the names that the column has for them."""
     import pyarrow as pa
 
     names = {minutes: name for name, minutes in zone_minutes(column).items()}

@@ -174,7 +174,7 @@ def test_a_folder_is_its_files_each_a_series(tmp_path: Path) -> None:
         ("time,y\n2024-01-01,a\n2024-01-02,b\n", (), "such as 'a' in row 2; choose others with --column"),
         ("time,y\n2024-01-01,1\nsoon,2\n", (), "row 3, column 'time': 'soon'"),
         ("time,y\n2024-01-01,1\n,2\n", (), "row 3, column 'time': the time is missing"),
-        ("y\n1\n2\n", ("--query", "select 1"), "--query is only supported for SQLite and DuckDB databases"),
+        ("y\n1\n2\n", ("--query", "select 1"), "--query requires an SQLite or DuckDB database"),
         ("%PDF-1.7", (), "PDF files are not supported; save the table as CSV or Parquet"),
         ('{"a": 1}', (), "this JSON has no rows"),
         ('[{"a": 1}, {"a": ', (), "this is not valid JSON"),

@@ -277,7 +277,7 @@ def load_tests() -> Iterator[Kind]:
         f"REQUEST\t\tlogin\t{1704067200000 + 1000 * k}\t{1704067200000 + 1000 * k + COUNTS[k]}\tOK\t \n"
         for k in range(ROWS)
     )
-    yield Kind("Gatling", gatling.encode(), refused="'column 5', holds times")
+    yield Kind("Gatling", gatling.encode(), refused="'column 5', contains times")
 
 
 def networks() -> Iterator[Kind]:

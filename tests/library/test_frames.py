@@ -466,7 +466,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
     [
         (lambda: pd.DataFrame({"x": ["a", "b"]}), {}, "no value column"),
         (lambda: pd.DataFrame({"x": []}), {}, "no rows"),
-        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; there are 'x'"),
+        (lambda: pd.DataFrame({"x": [1.0]}), {"columns": "z"}, "no column is called 'z'; the columns are 'x'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"by": "z"}, "no column is called 'z'"),
         (lambda: pd.DataFrame({"x": [1.0]}), {"time": [1.0]}, "time must be the name of a column"),
