@@ -60,7 +60,7 @@ def check_clock(
         )
     labels = [name for name in others if _may_label(columns[name])]
     if labels and back > MOST_BACK and repeated > 0:
-        raise ValueError(_ask(f"times go back in {int((steps < 0).sum())} of {len(times)} rows", labels[0], clock))
+        raise ValueError(_ask(f"times decrease in {int((steps < 0).sum())} of {len(times)} rows", labels[0], clock))
     if repeated > MOST_REPEATED or (
         repeated == MOST_REPEATED and _are_pairs(times, [columns[name] for name in others])
     ):

@@ -26,7 +26,7 @@ WORDS: Final = {
     "MJD": MODIFIED, "JD": JULIAN, "BJD": JULIAN, "HJD": JULIAN, "BTJD": "days since 2014-12-08 12:00",
     "BKJD": "days since 2009-01-01 12:00", "Excel": EXCEL, "MATLAB": MATLAB,
 }  # fmt: skip
-# Forms of numbers other than seconds that error messages suggest, as written in `--time-format`.
+# Numeric formats other than seconds that error messages suggest, as written in `--time-format`.
 FORMS: Final = {
     **{word: form for word, form in WORDS.items() if not word.startswith(("B", "H"))},
     **{form: form for form in ("days since 1970-01-01", "days since 1900-01-01", "hours since 1900-01-01",
@@ -56,8 +56,8 @@ _OFFSET: Final = re.compile(r"\b[BH]?JD *[-\u2013] *(24\d{5}(?:\.\d+)?)")
 
 @lru_cache(maxsize=1024)
 def form_in(text: str) -> str | None:
-    """Return the form of times that a text names, such as "days since 1900-01-01". Return None if it names none or
-    several."""
+    """Return the numeric time format that a text names, such as "days since 1900-01-01". Return None if the text names
+    none or several."""
     found = {_form_since(match) for match in _SINCE.finditer(text)} - {None}
     for match in _OFFSET.finditer(text):
         moment = datetime.fromtimestamp((float(match[1]) + ORIGINS[JULIAN]) * DAY, UTC)
@@ -87,7 +87,7 @@ def _form_since(match: re.Match[str]) -> str | None:
 
 
 def parse_form(text: str) -> str | None:
-    """Return the form of numbers that `--time-format` names, which is MJD, JD, Excel, MATLAB, a unit, or a unit since a
+    """Return the numeric time format in `--time-format`, which is MJD, JD, Excel, MATLAB, a unit, or a unit since a
     date. Return None for other text."""
     found = _LOWER.get(text.strip().lower())
     if found or text in (*ORIGINS, DECIMAL_YEARS):
@@ -100,7 +100,8 @@ def parse_form(text: str) -> str | None:
 
 @lru_cache(maxsize=1024)
 def origin_and_unit(form: str) -> tuple[float, float] | None:
-    """Return the origin of a form in seconds since 1970, and its unit in seconds. Return None for other forms."""
+    """Return the origin of a numeric time format in seconds since 1970, and its unit in seconds. Return None for other
+    formats."""
     if form == DECIMAL_YEARS:
         return -1970 * YEAR, YEAR
     if form in ORIGINS:
@@ -148,7 +149,8 @@ def _year_seconds(numbers: np.ndarray) -> np.ndarray:
 
 
 def other_forms(numbers: np.ndarray) -> list[str]:
-    """Return the forms, as written in `--time-format`, in which the numbers would be dates from 1980 to 2040."""
+    """Return the numeric formats, as written in `--time-format`, in which the numbers would be dates from 1980 to
+    2040."""
     least, most = float(numbers.min()), float(numbers.max())
     if most - least >= least:
         return []

@@ -178,7 +178,7 @@ def _refuse_tables(names: list[str], chosen: str | None) -> str:
 
 
 def _read_archive(content: bytes, chosen: str | None) -> bytes:
-    """Return the table `chosen` of a ZIP archive, or its only table."""
+    """Return the table `chosen` in a ZIP archive. Without a choice, return its only table."""
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             names = [name for name in archive.namelist() if not name.endswith("/") and not name.startswith("__MACOSX")]

@@ -66,7 +66,7 @@ def future_times(series: Series, text: str) -> np.ndarray:
     """Return the times of the next rows up to a horizon, `[M]`. They are one typical time step apart.
 
     Steps of days, weeks, months or years follow the calendar of the time zone. Weekends are skipped if the series
-    contains none.
+    has no rows on weekends.
 
     Args:
         series: The series.

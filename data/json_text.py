@@ -52,7 +52,7 @@ def read_json(content: bytes) -> Table:
         found = read_blocks(document, _read)
     except (AttributeError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
-            f"a row or series of this JSON has another form than the others ({type(error).__name__}: {error}): give an "
+            f"a row or series of this JSON differs in form from the others ({type(error).__name__}: {error}); give an "
             'array of objects such as [{"time": …, "value": …}], or CSV'
         ) from None
     if found is None:
@@ -147,8 +147,8 @@ def _are_epochs(numbers: np.ndarray) -> bool:
 
 
 def _read_columns(document: Mapping[str, Any]) -> Table | None:
-    """Return a table of columns of equal length, of pandas' `to_json`, or of rows by their times. Return None for other
-    objects."""
+    """Return the table in an object of columns of equal length, an object that pandas' `to_json` wrote, or an object of
+    rows by their times. Return None for other objects."""
     if {"columns", "data"} <= document.keys() and isinstance(document["columns"], list):
         names = [str(name) for name in document["columns"]]
         index = document.get("index")

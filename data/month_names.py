@@ -163,8 +163,8 @@ def to_english(cells: Any, language: str) -> Any:
 
 
 def from_english(text: str, language: str) -> str:
-    """Return a date with the month name of a language, full or abbreviated as the English name is, or in its
-    calendar."""
+    """Convert a date with an English month name, full or abbreviated, to a language, or a date to the calendar of the
+    language."""
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)

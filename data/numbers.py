@@ -100,8 +100,8 @@ class NumberFormat:
 
 
 def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> Numbers | None:
-    """Return a column of text as numbers. Return None if the column has labels, so that fewer than half of its cells
-    are numbers.
+    """Return a column of text as numbers. Return None for a column of labels, in which fewer than half of the cells are
+    numbers.
 
     A comma is a decimal comma if semicolons or tabs separate the cells. Otherwise it separates thousands, unless only
     the other reading fits every cell. If a few cells are not finite numbers, they are missing, with a note. See

@@ -144,7 +144,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
     """
     names = [f"table {k + 1}" for k in range(len(tables))]
     if sheet is not None and sheet not in names:
-        raise ValueError(f"no table {sheet!r}; the file has {', '.join(map(repr, names))}")
+        raise ValueError(f"there is no table {sheet!r}; the tables are {', '.join(map(repr, names))}")
     sizes = [len(table.lines) - 1 for table in tables]
     longest = sizes.index(max(sizes))
     if sheet is None and len(sizes) > 1 and sorted(sizes)[-2] * LONGER > sizes[longest]:

@@ -47,7 +47,7 @@ def find_timed_blocks(text: str) -> list[Block]:
 
 
 def _time(line: str) -> str:
-    """Return the time that a line consists of, or an empty string for other lines."""
+    """Return a line that is a time, without the text after the time. Return an empty string for other lines."""
     if not 8 < len(line) <= LONGEST or line.count(":") < 1 or not re.search(r"\d", line):
         return ""
     plain = ZONE.sub("", BEHIND.sub("", line))

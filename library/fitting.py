@@ -71,7 +71,7 @@ def fit(
         found = fit_series(series, **how) if out is None else fit_to(Path(out), series, **how)
     found.failed.update(failed)
     if left_out := describe_failures(found.failed):
-        warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=2)
+        warnings.warn(f"some data is left out: {left_out}", UserWarning, stacklevel=2)
     return found
 
 

@@ -70,7 +70,7 @@ class Table:
         if left_out := describe_failures({key_name(key): reason for key, reason in self.failed.items()}):
             if not found:
                 raise ValueError(left_out)
-            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=stack_level())
+            warnings.warn(f"some data is left out: {left_out}", UserWarning, stacklevel=stack_level())
         for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
             if number == MOST_WARNED:
                 warnings.warn(

@@ -44,7 +44,7 @@ def takes_files(function: Function) -> Function:
             left_out = describe_failures(failed, "file")
             if not found:
                 raise ValueError(left_out)
-            warnings.warn(f"left out: {left_out}", UserWarning, stacklevel=stack_level())
+            warnings.warn(f"some data is left out: {left_out}", UserWarning, stacklevel=stack_level())
         return _join(found)
 
     return take  # type: ignore[return-value]

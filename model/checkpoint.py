@@ -93,7 +93,7 @@ def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Te
     kept = {name: tensor for name, tensor in weights.items() if name in expected or not name.startswith(DERIVED_PREFIX)}
     if set(kept) != expected:
         missing, unexpected = sorted(expected - set(kept))[:5], sorted(set(kept) - expected)[:5]
-        raise ValueError(f"{WEIGHTS_FILE} does not match the model: missing {missing}, unexpected {unexpected}")
+        raise ValueError(f"{WEIGHTS_FILE} does not match the model: {missing} are missing, {unexpected} are unexpected")
     broken = sorted(name for name, tensor in kept.items() if not tensor.isfinite().all())
     if broken:
         raise ValueError(f"{WEIGHTS_FILE}: {broken[0]} contains a value that is not finite")

@@ -273,7 +273,7 @@ def product_kernel(
     PARTS: tl.constexpr, LENGTH: tl.constexpr, INTERPRETED: tl.constexpr, WITH_NORM: tl.constexpr,
     EPS: tl.constexpr, WITH_GELU: tl.constexpr, IS_ADDED: tl.constexpr,
 ):  # fmt: skip
-    """Compute BM rows and BN columns of the product in program (j, i). IS_ADDED: Whether to add them to p_out."""
+    """Compute BM rows and BN columns of the product in program (j, i). If IS_ADDED, they are added to p_out."""
     i_row, i_column = tl.program_id(1).to(tl.int64) * BM, tl.program_id(0).to(tl.int64) * BN
     o_row, o_column = tl.arange(0, BM), tl.arange(0, BN)  # [BM], [BN]
     m_row, m_column = o_row < (n_rows - i_row).to(tl.int32), o_column < (COLUMNS - i_column).to(tl.int32)

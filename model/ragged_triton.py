@@ -55,7 +55,7 @@ def arrange_kernel(
 ):  # fmt: skip
     """Arrange query, key and value of head h of token t in program (t, h).
 
-    FOR_SLOTS: Whether the mixer uses memory slots. The query is then also written to row p_places[t], like the key and
+    If FOR_SLOTS, the mixer uses memory slots. The query is then also written to row p_places[t], like the key and
     the value, and the gates are computed. Otherwise, the stream of the token is flagged if its key or value contains
     numbers that are not finite.
     """
@@ -175,10 +175,10 @@ def leave_frame_kernel(
     HAS_ROWS: tl.constexpr, IS_TURNED: tl.constexpr, IS_GATED: tl.constexpr, IS_LAST: tl.constexpr,
     IS_SAMPLED: tl.constexpr,
 ):  # fmt: skip
-    """Process head h of token t in program (t, h). With IS_LAST, t is the index of a stream, whose last token is
-    processed in the last layer.
+    """Process head h of token t in program (t, h).
 
-    IS_SAMPLED: Whether the latent is sampled.
+    If IS_LAST, t is the index of a stream, whose last token is processed in the last layer. If IS_SAMPLED, the latent
+    is sampled.
     """
     i_out, i_h = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_d = tl.arange(0, BD)  # [D]

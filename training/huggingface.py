@@ -32,7 +32,7 @@ def saved_files(directory: Path) -> list[Path] | None:
     try:
         return [directory / one["filename"] for one in json.loads(state.read_text(encoding="utf-8"))["_data_files"]]
     except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{state}: not the description of a dataset saved by save_to_disk") from None
+        raise ValueError(f"{state} is not the description of a dataset saved by save_to_disk") from None
 
 
 def is_convertible(data: Path) -> bool:

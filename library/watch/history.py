@@ -42,7 +42,7 @@ def delay_of(config: Config, queries: QuerySource) -> float:
     """Return the delay in seconds between a time step and its query.
 
     Raises:
-        SourceError: If there is no reply.
+        SourceError: If the server does not respond.
     """
     return queries.usual_delay(config.step) if config.delay is None else config.delay
 
@@ -51,7 +51,7 @@ def last_step(config: Config, queries: QuerySource, now: float) -> float:
     """Return the last time step that can be queried.
 
     Raises:
-        SourceError: If there is no reply.
+        SourceError: If the server does not respond.
     """
     return math.floor((now - delay_of(config, queries)) / config.step) * config.step
 

@@ -87,16 +87,16 @@ class Robustness(NamedTuple):
 
 
 class Suspicion(NamedTuple):
-    """Possible jump of the state. `offset` `[..., n]` is the difference between the alternative mean and the mean, and
-    `evidence` `[..., 1]` is in observations."""
+    """Possible jump of the state to the mean plus `offset` `[..., n]`. The evidence for it, `[..., 1]`, is in units of
+    observations."""
 
     offset: Tensor
     evidence: Tensor
 
 
 class LearnedNoise(NamedTuple):
-    """Factors by which R is multiplied, `[K]`, counts of observations per factor, `[..., K]`, and prior counts,
-    `[K]`."""
+    """Factors `[K]` by which R is multiplied, counts of observations for each factor `[..., K]`, and counts before the
+    first observation `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -272,7 +272,8 @@ def _capped_weight(seen: _Innovation, robustness: Robustness) -> Tensor:
 
 
 class _Mixed(NamedTuple):
-    """Update with learned noise: step of the mean, covariance, robust weight, and counts of the noise factors."""
+    """Result of an update with learned noise: step of the mean, covariance, robust weight, and counts of the
+    factors."""
 
     step: Tensor
     covariance: Tensor

@@ -45,7 +45,7 @@ def test_saved_datasets_are_their_data_files(tmp_path):
     one = saved_split(tmp_path / "one", {"data-00000-of-00001.arrow": TEXTS})
     assert trained_splits(one) == ("train",) and texts_of(split_files(one, "train")) == TEXTS
     (one / "state.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"one/state\.json: not the description of a dataset"):
+    with pytest.raises(ValueError, match=r"one/state\.json is not the description of a dataset"):
         split_files(one, "train")
 
 
