@@ -180,8 +180,8 @@ class DeepFilter(StateFilter):
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:
-        """Update the structured and the nominal filter with one observation. Return the output, the state without that
-        of the blocks, and the embedded features."""
+        """Update the structured and the nominal filter with one observation. Return the output, the state without the
+        state of the blocks, and the embedded features."""
         moves = transition(self.drift(), token.dt)
         rules = self.sensor(), self.robustness()
         head, prior = self._update(token, moves, (state["mean"], state["covariance"]), rules, state["log_factors"])
