@@ -30,8 +30,8 @@ class TrainingConfig(SequenceTrainingConfig):
             rows train both modes.
         vary_passes: Whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
             choose the number of passes.
-        attention_context: length of the windows of attention, which divides `context`. 0 stands for `context`.
-        compile: whether to use torch.compile, for the loss on a CPU and for eager attention on a GPU.
+        attention_context: Length of the windows of the attention mode, which divides `context`. 0 means `context`.
+        compile: Whether to use torch.compile. It compiles the loss on a CPU, and eager attention on a GPU.
         accumulation: number of parts into which a batch is split. The parts are computed one after another, to limit
             memory use.
         fsdp: Whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).

@@ -17,7 +17,7 @@ class SequenceTrainingConfig(OptimiserConfig):
     """Settings for training a network with two modes on batches of sequences.
 
     Attributes:
-        modes: modes to train.
+        modes: Modes to train.
         compile: Whether to use torch.compile.
         minutes: Time limit of the training steps, in minutes. The learning rates then depend on the share of the time
             that has passed. With None, the run ends after `steps` steps.

@@ -17,9 +17,9 @@ class SeriesTrainingConfig(SequenceTrainingConfig):
     """Training settings.
 
     Attributes:
-        batch: number of series per step.
-        tokens: number of tokens per series, which are one patch apart.
-        modes: modes to train. With "attention" alone, shared parameters are frozen.
+        batch: Number of series per step.
+        tokens: Number of tokens per series, which are one patch apart.
+        modes: Modes to train. If it is only "attention", the parameters that both modes share are frozen.
         own_share: weight of the loss on the user's series. The rest is the loss on synthetic series, to avoid
             forgetting.
         workers: number of processes that generate series.
