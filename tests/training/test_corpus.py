@@ -97,7 +97,7 @@ def test_an_epoch_covers_every_window_once():
 
 
 def test_too_little_text_is_refused():
-    with pytest.raises(ValueError, match="context 64 needs 66"):
+    with pytest.raises(ValueError, match="context 64 requires at least 66"):
         Blocks(np.arange(50), 64, 1, 0)
 
 
