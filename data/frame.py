@@ -17,6 +17,7 @@ from rfa.data.clock_parts import calendar_columns
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
 from rfa.data.covariates import read_covariates, split_covariates
 from rfa.data.day_first import choose_format
+from rfa.data.days_across import melt_days
 from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
 from rfa.data.marks import OFF, MissingRule
@@ -152,7 +153,7 @@ def _read_rows(
     by = options.by or ([] if is_chosen else wide_keys(table))
     if by and not options.by:
         options = replace(options, columns=(VALUE,))
-    table = melt_wide(table, by) if by or is_chosen else melt_hours(melt_months(table))
+    table = melt_wide(table, by) if by or is_chosen else melt_hours(melt_days(melt_months(table)))
     layout = find_layout(table, by, options)
     table, clock, parts = layout.table, layout.clock, layout.parts
     times, by, groups, read, notes, refuse = _read_series(table, layout.rest, clock, by, layout.options, refused)

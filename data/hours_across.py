@@ -82,7 +82,9 @@ def _steps(names: Sequence[str]) -> list[str]:
     for count in COUNTS:
         for begin in range(len(names) - count + 1):
             chosen = names[begin : begin + count]
-            if _is_day(chosen):
+            # One more is the hour that repeats in autumn.
+            longer = names[begin : begin + count + 2]
+            if _is_day(chosen) and not (len(longer) == count + 2 and _is_numbered(longer)):
                 return list(chosen)
     return []
 
@@ -94,6 +96,11 @@ def _is_day(names: Sequence[str]) -> bool:
         minutes = [60 * int(found[1]) + int(found[2]) for found in times if found]
         first = minutes[0]
         return first in (0, step) and all(at % MINUTES == (first + k * step) % MINUTES for k, at in enumerate(minutes))
+    return _is_numbered(names)
+
+
+def _is_numbered(names: Sequence[str]) -> bool:
+    """Return whether names differ only in numbers that count from 0 or 1."""
     numbered = [NUMBERED.fullmatch(name.strip()) for name in names]
     if not all(numbered) or len({(found[1], found[3]) for found in numbered if found}) > 1:
         return False
