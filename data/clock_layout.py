@@ -58,7 +58,8 @@ def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout
     if table.separator is not None and not options.strict:
         table, rest = _cut_ends(layout.table, rest, clock)
         layout = replace(layout, table=table, rest=rest)
-    zone = zone_of(clock, rest) if options.zone == "UTC" else None
+    names = tuple(parts.columns.values()) if parts is not None else ()
+    zone = zone_of(clock, rest, names) if options.zone == "UTC" else None
     if zone is None:
         return layout
     return replace(layout, options=replace(layout.options, zone=zone[0]), notes=(f"zone {zone[0]}, {zone[1]}",))

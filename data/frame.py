@@ -20,6 +20,7 @@ from rfa.data.day_first import choose_format
 from rfa.data.days_across import melt_days
 from rfa.data.hours_across import melt_hours
 from rfa.data.keys import cell_codes, find_keys, group_rows
+from rfa.data.local_time import local_seconds
 from rfa.data.marks import OFF, MissingRule
 from rfa.data.months_across import melt_months
 from rfa.data.read_options import ReadOptions
@@ -219,7 +220,9 @@ def _value_columns(
     values = _read_values(table, options, names, by, is_dated=is_dated)
     if not options.columns:
         check_signs({name: column for name, column in table.columns.items() if name not in by}, values.values.values())
-        leave_out_counters(values, times, groups.values(), is_dated=is_dated)
+        is_local = is_dated and options.zone != "UTC" and not np.isnan(times).any()
+        shown = local_seconds(times, options.zone) if is_local else times
+        leave_out_counters(values, shown, groups.values(), is_dated=is_dated)
     return values
 
 

@@ -14,7 +14,7 @@ from rfa.data.clock_choice import numeric_sample, sample
 from rfa.data.clock_numbers import words_of
 from rfa.data.epochs import other_forms
 from rfa.data.keys import UNIT_NAMES
-from rfa.data.zone_columns import is_local, zone_minutes
+from rfa.data.zone_columns import ZONES, is_local, zone_minutes
 
 FEWEST_ROWS: Final = 8
 # Seconds since 1970 in the years 1985 to 1999, or after 2071. If they count from another year, they may be dates in
@@ -26,8 +26,13 @@ OTHER_EPOCHS: Final = (
 # A name of a column that is probably a value, and a name with a time zone.
 DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?|1\d{9}(?:\d{3}){0,3}")
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
-# Names of columns of labels, maximum number of labels, and minimum share of rows whose label differs from the previous
-# row's.
+# Abbreviations in brackets behind the name of a time column, and the time zones with both of them.
+BRACKETED: Final = re.compile(r"[(\[]([A-Z]{3,4})(?:/([A-Z]{3,4}))?[)\]]\s*$")
+BOTH: Final = {
+    ("CET", "CEST"): "CET", ("MEZ", "MESZ"): "CET", ("EET", "EEST"): "EET", ("WET", "WEST"): "WET",
+    ("EST", "EDT"): "EST5EDT", ("CST", "CDT"): "CST6CDT", ("MST", "MDT"): "MST7MDT", ("PST", "PDT"): "PST8PDT",
+}  # fmt: skip
+# Names of labels, their maximum number, and the minimum share of rows with another label than the previous row.
 LABEL_WORDS: Final = frozenset((
     "band", "filter", "sensor", "channel", "device", "metric", "station", "parameter", "variable", "location", "site",
     "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",
@@ -154,11 +159,22 @@ def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> Non
             )
 
 
-def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the time zone of all rows that is stated in the name of the time column or in another column, and where it
-    is stated. Return None if no time zone is stated.
+def _abbreviated(name: str, other: str | None) -> str | None:
+    """Return the time zone of one or two abbreviations. One alone is a fixed offset, as in Central European Time."""
+    if (both := BOTH.get((name, str(other)))) is not None:
+        return both
+    minutes = {ZONES[each] for each in (name, other) if each in ZONES}
+    hours, rest = divmod(minutes.pop(), 60) if len(minutes) == 1 else (0, 1)
+    return None if rest or not hours else f"Etc/GMT{-hours:+d}"
+
+
+def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[str, str] | None:
+    """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
 
     Raises:
+    Args:
+        names: the columns that were joined to the time column.
+
         ValueError: If a column has several time zones, or offsets that do not belong to the times.
     """
     if (found := HEADER_ZONE.search(clock)) is not None:
@@ -168,6 +184,9 @@ def zone_of(clock: str, columns: Mapping[str, Any]) -> tuple[str, str] | None:
             zone = f"Etc/GMT{'-' if found[1] == '+' else '+'}{int(found[2])}"
             return (zone, f"in the name of column {clock!r}") if zone in available_timezones() else None
     for name, column in columns.items():
+    for name in names or (clock,):
+        if (bracketed := BRACKETED.search(name)) is not None and (zone := _abbreviated(*bracketed.groups())):
+            return zone, f"in the name of column {name!r}"
         words = words_of(name.replace("_", " "))
         cells = [str(cell) for cell in sample(column).unique().to_pylist()] if words & ZONE_WORDS else []
         if len(cells) == 1 and (worded := WORDED_ZONE.fullmatch(cells[0])) is not None:

@@ -12,7 +12,7 @@ ZONES: Final = {
     "Z": 0, "UTC": 0, "GMT": 0, "WET": 0, "WEST": 60, "CET": 60, "CEST": 120, "MEZ": 60, "MESZ": 120, "EET": 120,
     "EEST": 180, "MSK": 180, "JST": 540, "KST": 540, "AEST": 600, "AEDT": 660, "NZST": 720, "NZDT": 780, "EST": -300,
     "EDT": -240, "CDT": -300, "MST": -420, "MDT": -360, "PST": -480, "PDT": -420, "AKST": -540, "AKDT": -480,
-    "HST": -600,
+    "HST": -600, "MET": 60,
 }  # fmt: skip
 # CST is Central Standard Time if CDT also occurs. Otherwise it may be China's.
 US_CENTRAL: Final = {"CST": -360}
