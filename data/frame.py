@@ -202,7 +202,7 @@ def _check_times(layout: Layout, by: Sequence[str], times: np.ndarray, groups: i
         check_clock(layout.rest, clock, times, by, is_dated=read.is_dated, first_row=first_row)
         if not (by or layout.options.columns):
             check_labels(layout.rest, clock)
-    if read.form == 1.0 and time_unit(clock) is None:
+    if read.form == 1.0 and (read.is_dated or time_unit(clock) is None):
         check_epoch(clock, times[~np.isnan(times)], is_dated=read.is_dated)
 
 
