@@ -36,11 +36,12 @@ from rfa.data.units import TIMES
 
 # Dates without separators.
 COMPACT: Final = r"^(19|20)\d{6}$"
-# Name of a time zone after its offset, as in the output of JavaScript.
-ZONE_NAME: Final = r" \([^()]*\)$"
-# End of times without words that must be rewritten: a colon before milliseconds, or a footnote mark.
-MARKED: Final = r":\d\d:\d{3}$|\*$"
-# Format of elapsed times in hours, minutes and seconds.
+# The name of a time zone after its offset, as JavaScript writes it.
+ZONE_NAME: Final = r" \([^()+-][^()]*\)$"
+# Times without words that are rewritten: with a colon before milliseconds, the mark of a footnote, or an offset but no
+# date.
+MARKED: Final = r":\d\d:\d{3}$|\*$|^\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d$"
+# Times since a start, as hours, minutes and seconds.
 CLOCK_FACE: Final = "hours:minutes:seconds"
 # Formats of hours of consecutive days without a date, counted from 0 and from 1.
 HOURS_OF_DAY: Final = ("hours from 0", "hours from 1")

@@ -17,6 +17,7 @@ _COMBINED: Final = re.compile(
     r"(?:(\d+) *m(?:in(?:ute)?s?)?)?[ ,]*(?:(\d+\.?\d*) *s(?:ec(?:ond)?s?)?)?",
     re.IGNORECASE,
 )
+_OFFSET: Final = re.compile(r"(?<=\d\d:\d\d)(\.\d+)?[+-]\d\d:\d\d$")
 _CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(\d\d(?:\.\d+)?))?")
 
 
@@ -36,9 +37,10 @@ _ELAPSED: Final = re.compile(rf"(\d+\.?\d*|\.\d+) *(?:({'|'.join(SECONDS)})|({'|
 
 
 def elapsed(text: str) -> float | None:
-    """Return the seconds of an elapsed time such as `90 min`, `26:10:00` or `0 days 00:10:00`. Return None for other
-    text."""
-    text = text.strip()
+    """Return the seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`, or None for other
+    text. The UTC offset of a time of day is ignored.
+    """
+    text = _OFFSET.sub(r"\1", text.strip())
     if (found := _ELAPSED.fullmatch(text)) is not None:
         return float(found[1]) * SECONDS[WORDS[found[3]] if found[3] else found[2]]
     return _combined(text)

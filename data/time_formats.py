@@ -49,11 +49,15 @@ ABBREVIATED: Final = {
     "EST": "-0500", "EDT": "-0400", "CDT": "-0500", "MST": "-0700", "MDT": "-0600", "PST": "-0800", "PDT": "-0700",
     "CET": "+0100", "CEST": "+0200", "MEZ": "+0100", "MESZ": "+0200", "EET": "+0200", "EEST": "+0300",
 }  # fmt: skip
-# Patterns and replacements that bring cells into a common form.
+# An offset in brackets behind a time of day.
+BRACKETED: Final = r"(:\d\d) \(([+-]\d\d):?(?:00)?\)$"
+# Replacements for the text that a pattern matches.
 PLAIN_TEXT: Final = (
     (r"[*†]+$", ""),
     ("[\u00a0\u2007\u202f]", " "), (r"(:\d\d:\d\d):(\d{3})$", r"\1.\2"),
     (r"^(\d{4})\.(\d\d)\.(\d\d)D(\d\d:)", r"\1-\2-\3 \4"),
+    (r"^(\d\d:\d\d:\d\d(?:\.\d+)?)[+-]\d\d:\d\d$", r"\1"),
+    (r"(:\d\d ?[AaPp][Mm]) (?:GMT|UTC)$", r"\1 +0000"), (BRACKETED, r"\1\2:00"),
     *((rf"(:\d\d(?:\.\d+)?(?: ?[AaPp][Mm])?) {name}$", rf"\1 {offset}") for name, offset in ABBREVIATED.items()),
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
     (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
@@ -101,7 +105,14 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
             for date in _fitting(cell[:at], DAY_FORMATS):
                 found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
-    return tuple(dict.fromkeys(found)) or _with_language(cell)
+    return tuple(dict.fromkeys(found or _time_first(cell))) or _with_language(cell)
+
+
+def _time_first(cell: str) -> list[str]:
+    """Return the formats of a time of day before a date."""
+    time, _, date = cell.partition(" ")
+    dates = list(_fitting(date, DAY_FORMATS)) if ":" in time else []
+    return [f"{of_day} {made}" for made in dates for of_day in _fitting(time, TIME_FORMATS)]
 
 
 def _with_language(cell: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from rfa.data.iso import ISO
 from rfa.data.local_time import local_seconds
 from rfa.data.series import Series
 from rfa.data.table import Table
-from rfa.data.time_formats import ABBREVIATED, parse, write_moment
+from rfa.data.time_formats import ABBREVIATED, BRACKETED, parse, write_moment
 from rfa.data.units import TIMES
 
 ISO_TIME: Final = re.compile(
@@ -25,6 +25,8 @@ ISO_TIME: Final = re.compile(
     r"(?P<zone> ?(?:Z|UTC|GMT|[+-][\d:]+))?"
 )
 OFFSET: Final = re.compile(r"([+-])(\d{2}):?(\d{2})?$")
+# Names of offsets behind a time of day.
+OFFSETS: Final = {**ABBREVIATED, "GMT": "+0000", "UTC": "+0000"}
 
 
 def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
@@ -84,7 +86,7 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
             return stamps.cast(kind, safe=is_finest)  # coarser units may round
         except pa.ArrowInvalid:
             raise ValueError("times in nanoseconds end in 2262; use microseconds") from None
-    cell = re.sub(ZONE_NAME, "", sample.as_py().strip())
+    cell = re.sub(BRACKETED, r"\1\2:00", re.sub(ZONE_NAME, "", sample.as_py().strip()))
     written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
     return pa.array(_by_iso(series, times, cell) if written is None else written)
 
@@ -94,16 +96,18 @@ def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
 
     They are times of day if the column starts again at midnight.
     """
-    is_of_day = (elapsed(cell) or 0.0) < series.times[-1] - 1
+    offset = cell[found.start() :] if (found := OFFSET.search(cell)) else ""
+    cell = cell.removesuffix(offset)
+    is_of_day = bool(offset) or (elapsed(cell) or 0.0) < series.times[-1] - 1
     hours, _, seconds = cell.split(":", maxsplit=1)[0], *cell.partition(".")[1:]
-    found = []
+    texts = []
     for time in times.tolist():
         rest, second = divmod(round(time % DAY if is_of_day else time, 6), 60)
         hour, minute = divmod(int(rest), 60)
         width = 2 + (1 + len(seconds) if seconds else 0)
         end = f":{second:0{width}.{len(seconds)}f}" if cell.count(":") > 1 or second else ""
-        found.append(f"{hour:0{len(hours)}d}:{minute:02d}{end}")
-    return found
+        texts.append(f"{hour:0{len(hours)}d}:{minute:02d}{end}{offset}")
+    return texts
 
 
 def _numbers(numbers: np.ndarray, sample: Any) -> Any:
@@ -143,8 +147,8 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
 
     offset, zone, shown = None, "", ""
     if "%z" in time_format:
-        shown = next((name for name in ABBREVIATED if cell.endswith(f" {name}")), "")
-        cell = cell.removesuffix(shown) + ABBREVIATED[shown] if shown else cell
+        shown = next((name for name in OFFSETS if cell.endswith(f" {name}")), "")
+        cell = cell.removesuffix(shown) + OFFSETS.get(shown, "")
         offset, zone = (
             datetime.strptime(cell, time_format).utcoffset(),
             re.sub(r"^.*?(?=(Z|[+-]\d\d:?\d\d)$)", "", cell),
