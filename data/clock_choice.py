@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from functools import lru_cache
 from typing import Any, Final
@@ -58,13 +59,35 @@ MOSTLY: Final = 0.8
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
 # Dates of days without separators, such as 20240131, are larger than this. Dates of months, such as 202401, are not.
 COMPACT_LEAST: Final = 1_000_000
-# Approximate number of sampled cells that are parsed as dates.
+# Hours, minutes, seconds and their fraction without separators.
+COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d[0-5]\d\.\d{1,6}"
+# Number of sampled cells that are parsed as dates.
 PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """Return the name of the time column. It has a usual name, or is the first column of dates, or otherwise a column
-    of numeric times. Return None if there is none."""
+    """Return the time column, or None. It has a usual name, or is the first column of dates, or else a column of
+    numeric times. Where most of its times repeat, a column of time since a start is preferred.
+    """
+    name = _usual_clock(columns)
+    if name is None or not _repeats(columns[name]):
+        return name
+    others = (other for other in columns if other != name and time_unit(other) is not None)
+    return next((other for other in others if _rises(columns[other])), name)
+
+
+def _repeats(column: Any) -> bool:
+    """Return whether most of the first cells repeat the cell above."""
+    cells = column.slice(0, SAMPLED).to_pylist()
+    return len(cells) >= FEWEST_EVEN and 2 * sum(one == other for one, other in itertools.pairwise(cells)) > len(cells)
+
+
+def _rises(column: Any) -> bool:
+    numbers = _all_numbers(column)
+    return numbers is not None and bool((np.diff(numbers) > 0).all())
+
+
+def _usual_clock(columns: dict[str, Any]) -> str | None:
     lower: dict[str, str] = {}
     for name in columns:
         lower.setdefault(name.strip().lower(), name)
@@ -235,6 +258,8 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         may_be = sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells)
         numbers = numeric_sample(column)
         forms = other_forms(numbers) if numbers is not None and not is_unix(numbers) else []
+        if cells and all(re.fullmatch(COMPACT_TIME, cell) for cell in cells):
+            forms = ["%H%M%S.%f"]
         has_digits = numbers is None and all(re.search(r"\d\D+\d|\d{4}", cell) for cell in cells)
         if (distinct > len(cells) // 2 and may_be and not forms) or (
             distinct == len(cells) >= FEWEST_EVEN and has_digits

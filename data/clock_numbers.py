@@ -52,7 +52,12 @@ HOUR_WORDS: Final = frozenset((
 ))  # fmt: skip
 # Words for elapsed time.
 RUNNING_WORDS: Final = frozenset(("t", "time", "elapsed", "zeit", "temps", "tiempo", "tempo", "tijd", "czas", "tid"))
-# Names of columns that may contain years.
+# Units of time at the end of a name, in words and as in `TimeInSeconds`.
+UNITS: Final = {"milliseconds": "ms", "millisecond": "ms", "microseconds": "us", "microsecond": "us",
+                "nanoseconds": "ns", "seconds": "s", "minutes": "min", "hours": "h", "days": "d"}  # fmt: skip
+UNIT_WORD: Final = re.compile(rf"(?i)\b(?:in ?)?({'|'.join(UNITS)})\b")
+UNIT_IN_NAME: Final = re.compile(r"([a-z])(?=(?:In)?(?:Milli|Micro|Nano)?[Ss]econds$)")
+# Names of columns that may hold years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
 # Minimum number of dates without separators in a column whose name is not that of times, number of cells that are
 # tested first, and formats of integers with their smallest number, largest number, and largest last two digits.
@@ -79,9 +84,11 @@ def with_points(column: Any) -> Any:
 
 
 def time_unit(name: str) -> tuple[str, float] | None:
-    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its length
-    in seconds. Return None if the name has no unit."""
-    name = re.sub(r"(?i)\b(?:seconds|minutes|hours|days)\b", lambda word: word[0].lower(), name)
+    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its
+    seconds, or None without one.
+    """
+    name = UNIT_IN_NAME.sub(r"\1 ", name.strip())
+    name = UNIT_WORD.sub(lambda word: UNITS[word[1].lower()], name)
     joined = re.fullmatch(r"(.*[a-z])(US|Us|MS|Ms|Sec)", name.strip())
     name = f"{joined[1]}_{joined[2].lower()}" if joined else name
     found = re.search(rf"[(\[/_ ]\s*({'|'.join(map(re.escape, TIMES))})\s*[)\]]?$", name.strip())

@@ -36,7 +36,7 @@ REFUSED = (
     "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "AAVSO",
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
     "epochs in seconds and milliseconds",
-    "PPMS MultiVu",
+    "PPMS MultiVu", "Racelogic VBOX",
 )  # fmt: skip
 # Frames and logs of several kinds of lines, records with columns of their own, rows of another period, and units that
 # differ from cell to cell: no option reads them.
