@@ -18,6 +18,8 @@ UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
 # Maximum share of decreasing dates in columns that are detected as dates by their content alone.
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
+# Number of first rows whose steps are examined.
+FIRST: Final = 100
 MONTH_CODE: Final = r"M(0[1-9]|1[0-2])"
 TIME_OF_DAY: Final = (
     r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
@@ -41,6 +43,28 @@ def is_calendar(columns: Mapping[str, Any]) -> bool:
         return False
     moments = sum(part * 100 ** (3 - k) for k, part in enumerate(parts))  # type: ignore[operator]
     return bool((np.diff(moments) > 0).all())
+
+
+def is_year_and_hour(columns: Mapping[str, Any]) -> bool:
+    """Return whether the first columns of a file without a header are year, day of the year and hour, which advance
+    together.
+    """
+    if list(columns)[:3] != list(UNNAMED[:3]):
+        return False
+    whole = [numeric_sample(columns[name]) for name in UNNAMED[:3]]
+    first = [numeric_sample(columns[name].slice(0, FIRST)) for name in UNNAMED[:3]]
+    ranges = ((1900, 2100), (1, 366), (0, 23))
+    for part, (least, most) in zip((*whole, *first), ranges * 2, strict=True):
+        if part is None or not ((part >= least) & (part <= most) & (part % 1 == 0)).all():
+            return False
+    rises = all(bool((np.diff(_hours(parts)) > 0).all()) for parts in (whole, first))
+    is_hourly = len(np.unique(first[2])) > 2 and len(np.unique(first[1])) > 1  # type: ignore[arg-type]
+    return rises and is_hourly and bool(np.median(np.diff(_hours(first))) < 24)
+
+
+def _hours(parts: Sequence[np.ndarray | None]) -> np.ndarray:
+    year, day, hour = (part for part in parts if part is not None)
+    return np.asarray(24 * (366 * year + day) + hour)
 
 
 def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:

@@ -22,6 +22,7 @@ from rfa.data.calendar_columns import (
     has_time_of_day,
     is_calendar,
     is_time_of_day,
+    is_year_and_hour,
     month_numbers,
     months_of,
     padded,
@@ -191,6 +192,9 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
         return ClockParts(pair, "")
     if is_calendar(columns):
         return ClockParts(dict(zip(("year", "month", "day", "hour"), UNNAMED, strict=True)), "{}-{}-{} {}:00")
+    if is_year_and_hour(columns):
+        named = dict(zip(("year", "day_of_year", "hour"), UNNAMED, strict=False))
+        return ClockParts(named, "{}-{} {}:00", "%Y-%j %H:%M")
     if not dates and (found := _by_content(columns, clocks)) is not None:
         return found
     return _after_year(lower, columns)
