@@ -192,7 +192,7 @@ def _text_clock(
         raise ValueError(
             f"column {name!r}: {cells[0].as_py()!r} is not a number, as required by --time-format {time_format!r}"
         )
-    if (since := _elapsed(cells, name, rows)) is not None:
+    if (since := _elapsed(cells, name, rows, begins)) is not None:
         return since
     if is_iso and (stamps := parse_iso(cells)) is not None:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
@@ -277,9 +277,10 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: s
     return Clock(seconds, note, is_dated, form=note if per_second == PER_TICK else per_second)
 
 
-def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
-    """Return elapsed times such as 26:10:00 or 90 min. Times of day continue after midnight. Return None for other
-    text."""
+def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clock | None:
+    """Return times since a start, such as 26:10:00 or 90 min, or None for other text. Times of day continue after
+    midnight.
+    """
     if elapsed(str(cells[0])) is None:
         return None
     found = [elapsed(cell) for cell in cells.to_pylist()]
@@ -288,9 +289,13 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray) -> Clock | None:
     seconds = np.array(found, np.float64)
     check_finite(seconds, name, rows)
     is_midnight = np.diff(seconds, prepend=seconds[0]) < -DAY / 2
+    is_midnight[begins] = False
     note = "times since a start" + (", a day later after each midnight" if is_midnight.any() else "")
     if re.fullmatch(FACE, str(cells[0])):
-        return Clock(seconds + DAY * np.cumsum(is_midnight), note, is_dated=False, form=CLOCK_FACE)
+        days = np.cumsum(is_midnight)
+        if len(begins):  # each series begins on its first day
+            days -= np.repeat(days[begins], np.diff(begins, append=len(days)))
+        return Clock(seconds + DAY * days, note, is_dated=False, form=CLOCK_FACE)
     unit = re.search(r"[^\W\d_]+$", str(cells[0]))
     per_second = 1 / (elapsed(f"1 {unit[0]}") or 1.0) if unit else 1.0
     return Clock(seconds, note, is_dated=False, form=per_second)

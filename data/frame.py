@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from rfa.data.checks import check_clock
-from rfa.data.clock import AmbiguousDates, Clock
+from rfa.data.clock import CLOCK_FACE, AmbiguousDates, Clock
 from rfa.data.clock_choice import date_columns
 from rfa.data.clock_layout import Layout, find_layout
 from rfa.data.clock_numbers import time_unit
@@ -262,7 +262,8 @@ def _read_series(
         notes.append(f"times: dates also in {more_dates}; --time chooses")
     groups, more = group_rows(table, by)
     refuse = _make_refuse(by, refused) if by else alone
-    if found is None or clock is None or found[2].zone is not None:
+    is_of_day = found is not None and bool(by) and found[2].form == CLOCK_FACE  # midnights of each series
+    if found is None or clock is None or found[2].zone is not None or is_of_day:
         times, groups, made = read(groups, refuse)
     else:
         times, _, made = found

@@ -4,6 +4,7 @@ structure."""
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any, Final
 
 from rfa.data.json_values import Rows
@@ -22,6 +23,15 @@ FIELDS: Final = re.compile(r"(?mi)^#\s?fields\b[:\t ]\s*(\S.*)$")
 # Line with host, time, request, status and bytes. If there is another number at the end, it is the duration.
 ACCESS: Final = re.compile(r'(\S+) \S+ \S+ \[([^\]]+)\] "((?:[^"\\]|\\.)*)" (\d{3}) (\d+|-)(?: .*?)?(?: (\d+\.\d+))?$')
 ACCESS_NAMES: Final = ("host", "time", "request", "status", "bytes", "duration")
+# The time, frontend, server, durations in ms, status and bytes of a request, as HAProxy writes them.
+PROXY: Final = re.compile(
+    r"(?:.*?: )?\S+:\d+ \[(\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d\.\d{3})\] (\S+) (\S+) "
+    r"(-?\d+)/(-?\d+)/(-?\d+)/(-?\d+)/\+?(\d+) (\d{3}|-1) \+?(\d+) "
+)
+PROXY_NAMES: Final = (
+    "time", "frontend", "server", "request (ms)", "queue (ms)", "connect (ms)", "response (ms)", "total (ms)", "status",
+    "bytes",
+)  # fmt: skip
 PREVIEW: Final = 20
 SEARCHED: Final = 4096
 # Minimum share of the first lines that consist of labelled cells.
@@ -88,14 +98,29 @@ def read_access_log(text: str) -> Rows | None:
     Raises:
         ValueError: If the file is too large.
     """
-    first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
-    if not first or sum(ACCESS.match(line) is not None for line in first) < LABELLED_SHARE * len(first):
+    return _read_requests(text, ACCESS, ACCESS_NAMES, "lines of an access log")
+
+
+def read_proxy_log(text: str) -> Rows | None:
+    """Return the rows of a proxy's log of HTTP requests, or None for others. Parts that a request did not reach have
+    no duration.
+
+    Raises:
+        ValueError: If the file is too large.
+    """
+    return _read_requests(text, PROXY, PROXY_NAMES, "lines of a proxy's log")
+
+
+def _read_requests(text: str, line: re.Pattern[str], names: Sequence[str], note: str) -> Rows | None:
+    first = [each for each in text[:100_000].splitlines()[:PREVIEW] if each.strip()]
+    if not first or sum(line.match(each) is not None for each in first) < LABELLED_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
         raise ValueError("an access log may have at most 256 MiB; split the file, or save it as CSV")
-    rows = [cells.groups() for line in text.splitlines() if (cells := ACCESS.match(line)) is not None]
-    found = Rows(note="lines of an access log")
-    found.add({}, **{name: [row[k] for row in rows] for k, name in enumerate(ACCESS_NAMES)})
+    rows = [cells.groups() for each in text.splitlines() if (cells := line.match(each)) is not None]
+    columns = {name: [None if row[k] == "-1" else row[k] for row in rows] for k, name in enumerate(names)}
+    found = Rows(note=note)
+    found.add({}, **columns)
     return found
 
 

@@ -31,6 +31,8 @@ def read_sentences(text: str) -> Rows | None:
     first = [line for line in text[:10_000].splitlines()[:PREVIEW] if line.strip()]
     if not first or sum(FIRST.match(line) is not None for line in first) < SHARE * len(first):
         return None
+    if SENTENCE.search(text) is None:
+        return None  # other sentences, such as those of a Geiger counter
     if len(text) > MOST_CHARACTERS:
         raise ValueError("NMEA sentences may have at most 128 MiB; split the file")
     rows: dict[str, dict[str, float | None]] = {}

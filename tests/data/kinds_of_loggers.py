@@ -164,7 +164,14 @@ def loggers() -> Iterator[Kind]:
     yield Kind(
         "candump",
         rows_of("", lambda k: f"(17040672{k:02d}.123456) can0 1F{k % 4}#DEADBEEF0000{k:02X}FF"),
-        refused="are not a table",
+        {
+            (f"0x1F{each}",): (
+                [1704067200.123456 + k for k in range(each, ROWS, 4)],
+                {"byte 6": [*range(each, ROWS, 4)]},
+            )
+            for each in range(4)
+        },
+        note="the bytes of the frames of a CAN bus",
     )
     yield series_of(
         "RTKLIB by week and seconds",

@@ -232,7 +232,15 @@ def energy() -> Iterator[Kind]:
         f"[{t:%H:%M:%S}][D][sensor:094]: 'Humidity': Sending state {o:.5f} % with 1 decimals of accuracy\n"
         for t, v, o in zip(MINUTES, VALUES, OTHERS, strict=True)
     )
-    yield Kind("ESPHome log", esphome.encode(), refused="are not a table")
+    yield Kind(
+        "ESPHome log",
+        esphome.encode(),
+        {
+            (name,): ([60.0 * k for k in range(ROWS)], {"value": values})
+            for name, values in (("Temperature (°C)", VALUES), ("Humidity (%)", OTHERS))
+        },
+        note="the values in 60 of 60 lines",
+    )
     rtl = "".join(
         json.dumps({"time": str(t), "model": m, "id": i, "battery_ok": 1, "temperature_C": v}) + "\n"
         for t, a, b in zip(MINUTES, VALUES, OTHERS, strict=True)
