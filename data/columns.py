@@ -10,8 +10,20 @@ from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, is_unix, sample
-from rfa.data.clock_numbers import DAY, are_dates, are_times_of_day, unix_seconds, words_of
+from rfa.data.clock_choice import ELAPSED_WORDS, UNIX_WORDS, sample
+from rfa.data.clock_numbers import are_dates, unix_seconds, words_of
+from rfa.data.column_kinds import (
+    LEAST_ROWS,
+    are_times,
+    counts_rows,
+    counts_time,
+    is_calendar,
+    is_constant,
+    is_elapsed,
+    is_identifier,
+    is_label,
+    is_line,
+)
 from rfa.data.durations import elapsed
 from rfa.data.marks import MissingRule
 from rfa.data.numbers import NumberFormat, parse_numbers, report_unreadable
@@ -25,28 +37,15 @@ COUNTER_WORDS: Final = UNIX_WORDS | ELAPSED_WORDS | {
     "record", "row", "nr", "no", "number", "index", "seq", "sequence", "nth", "key", "zeile", "lfd", "entry", "obs",
     "iteration", "step",
 }  # fmt: skip
-# Minimum number of rows for which a column with a single value is left out as a constant.
-LEAST_ROWS: Final = 12
-IDENTIFIERS: Final = frozenset(("id", "uuid", "guid", "zip", "plz", "postcode"))
-# Names of columns with document numbers, customer numbers and similar numbers.
-DOCUMENT: Final = re.compile(
-    r"(order|invoice|transaction|account|serial|document|receipt|ticket|customer|batch)[ _]?(no|nr|num|number)\.?|"
-    r"[a-zäöü]+(nummer|nr\.?)|.*(单号|编号|流水号|番号)|"
-    r"(n[º°o]\.?(?! of )|núm\.?|numéro|numero) .*|iban", re.IGNORECASE,
-)  # fmt: skip
 DURATION_WORDS: Final = frozenset((
     "duration", "dauer", "durée", "duree", "duración", "duracion", "durata", "duração", "duur", "varighed", "varighet",
 ))  # fmt: skip
 # Decimal number that is followed by words.
 MEASURED: Final = re.compile(r"[+-]?\d+[.,]\d+\s?[^\W\d_][^.,:/]*$")
-INEXACT: Final = 2.0**53
-# Integers of at least this size that increase in proportion to the times are not measurements.
+# Whole numbers of at least this size that increase with the times are not measurements.
 LARGE: Final = 1e6
-# Numbers of at least this size that increase by 1 per unit of time are times in this unit.
-LARGE_COUNT: Final = 1000.0
-LATEST_YEAR: Final = 2200
 SAMPLED: Final = 1000
-YEAR: Final = 365.2425 * DAY
+DURATION: Final = "duration (s)"
 
 
 @dataclass
@@ -94,7 +93,7 @@ def read_values(
             if is_chosen:
                 raise ValueError(_refusal(table, name))
             skipped.append(name)
-        elif not is_chosen and name.lower() in COUNTERS and _counts_rows(values):
+        elif not is_chosen and name.lower() in COUNTERS and counts_rows(values):
             skipped.append(name)
         else:
             found.values[name], notes = rule.apply(values, name)
@@ -111,10 +110,10 @@ def read_values(
         reasons = [_refusal(table, name) for name in skipped[:1]]
         raise ValueError("; ".join(["the file has no value column", *found.notes[-1:], *reasons]))
     if not is_chosen:
-        _leave_out(found, "constant", _is_constant)
+        _leave_out(found, "constant", is_constant)
         is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # columns of vmstat
         _leave_out(
-            found, "identifiers", lambda name, values: not (is_idle and name == "id") and _is_identifier(name, values)
+            found, "identifiers", lambda name, values: not (is_idle and name == "id") and is_identifier(name, values)
         )
     return found
 
@@ -235,21 +234,24 @@ def leave_out_counters(
 
     def counts(name: str, values: np.ndarray) -> bool:
         is_named = len(values) >= LEAST_ROWS and (name.strip() == "#" or bool(words_of(name) & COUNTER_WORDS))
-        return is_named and any(_is_line(values, clock) for clock in clocks)
+        return is_named and any(is_line(values, clock) for clock in clocks)
 
     def is_row(values: np.ndarray) -> bool:
         return values[0] in (0.0, 1.0) and bool((np.diff(values) == 1).all())
 
     def counts_or_numbers(name: str, values: np.ndarray) -> bool:
         is_enough = len(values) >= LEAST_ROWS and bool((values == np.rint(values)).all())
-        if is_dated and _counts_time(values, times):
+        if is_dated and counts_time(values, times):
             return True
-        is_large = is_enough and values.min() > LARGE and any(_is_line(values, clock) for clock in clocks)
+        if is_dated and is_elapsed(name, values, times):
+            return True
+        is_large = is_enough and values.min() > LARGE and any(is_line(values, clock) for clock in clocks)
         return (is_enough and is_row(values)) or is_large or counts(name, values)
 
     only = next(iter(found.values.items())) if len(found.values) == 1 else None
-    if is_dated and only is not None and found.has_others and _are_times(only[1], times):
-        raise ValueError(f"the only column of numbers, {only[0]!r}, contains times; choose value columns with --column")
+    if is_dated and only is not None and found.has_others and are_times(only[1], times):
+        _replace_by_durations(found, only[0], times)
+        return
     if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
         name = only[0]
         raise ValueError(f"the only column of numbers, {name!r}, has row numbers; choose value columns with --column")
@@ -257,121 +259,36 @@ def leave_out_counters(
     if len(groups) > 1:
         order, ends = np.concatenate([*groups]), np.cumsum([len(rows) for rows in groups])[:-1]
         is_inside = ~np.isin(np.arange(1, len(order)), ends)
-        _leave_out(found, "constant in each series", lambda _, values: _is_label(values[order], is_inside))
+        _leave_out(found, "constant in each series", lambda _, values: is_label(values[order], is_inside))
     if is_dated:
         # Some rows are tested first, because they are sufficient to reject most columns.
         rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
         _leave_out(
             found,
             "of the calendar",
-            lambda _, values: _is_calendar(values[rows], times[rows]) and _is_calendar(values, times),
+            lambda _, values: is_calendar(values[rows], times[rows]) and is_calendar(values, times),
         )
         _leave_out(
             found,
             "times",
-            lambda _, values: _are_times(values[rows], times[rows]) and _are_times(values, times),
+            lambda _, values: are_times(values[rows], times[rows]) and are_times(values, times),
         )
 
 
-def _counts_time(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether numbers are large and increase by 1, or by 1000, per second, minute, hour, day or year."""
-    if len(values) < LEAST_ROWS or values.min() < LARGE_COUNT or not _is_line(values, times):
-        return False
-    slope = (values[-1] - values[0]) / (times[-1] - times[0])
-    return bool(np.isclose(slope * np.array([1.0, 1e-3, 60.0, 3600.0, DAY]), 1, rtol=1e-6, atol=0).any())
+def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> None:
+    """Replace the only column of numbers, which holds times, by the seconds from the time of each row to it.
 
-
-def _are_times(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether values are times since 1970 close to the times of the rows, such as the ends of intervals."""
-    seen = ~np.isnan(values)
-    if seen.sum() < LEAST_ROWS:
-        return False
-    clock = times[seen]
-    if are_dates(values[seen]):
-        days = values[seen].astype(np.int64).astype(str)
-        moments = np.array([f"{day[:4]}-{day[4:6]}-{day[6:]}" for day in days], "datetime64[s]").astype(np.float64)
-    elif is_unix(values[seen]):
-        moments = unix_seconds(values[seen])[0]
-    else:
-        return False
-    is_compact = are_dates(values[seen])
-    near = 2 * float(np.ptp(clock)) / (len(clock) - 1) + (2 if is_compact else 1) * DAY
-    return bool((np.abs(moments - clock) <= near).all()) and (is_compact or np.corrcoef(moments, clock)[0, 1] > 0.99)
-
-
-def _is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether numbers are the decimal year, or the hour, day, month, year or another part of the times."""
-    if (np.abs(values - 1970 - times / YEAR) < 0.1).all():
-        return True
-    if len(values) < LEAST_ROWS or np.isnan(values).any() or np.ptp(values) == 0:
-        return False
-    minutes = np.floor(times / 60)
-    if are_times_of_day(values) and values.max() >= 100:
-        shift = (60 * (values // 100) + values % 100 - minutes) % 1440
-        if np.ptp(shift) == 0 and len(np.unique(values)) > 2:
-            return True
-    values = values - values[0] % 1
-    if (values != np.rint(values)).any():
-        return False
-    if values.min() < 0 or values.max() > LATEST_YEAR:
-        return False
-    hours = np.floor(times / 3600)
-    days = np.floor(times / DAY)
-    dates = days.astype(np.int64).astype("datetime64[D]")
-    months = dates.astype("datetime64[M]")
-    years = dates.astype("datetime64[Y]").astype(np.int64) + 1970
-    cycles = ((hours, 24), (days, 7), (months.astype(np.int64), 12), (np.floor(times / 60), 60),
-              (np.floor(times / 1800), 48), (np.floor(times / 900), 96))  # fmt: skip
-    if len(np.unique(values)) > 2:
-        # Measurements may increase at the same rate as a part of the times. Values that never decrease are therefore a
-        # part of the times only if their first value is.
-        begins = (0, 1) if (np.diff(values) >= 0).all() else range(96)
-        offsets = ((values - part) % period for part, period in cycles if np.ptp(values) < period)
-        if any(np.ptp(offset) == 0 and offset[0] in begins for offset in offsets):
-            return True
-    # Midnight may be written as the end of the day before.
-    moments = (times.astype("datetime64[s]"), (times - 1).astype("datetime64[s]"))
-    of_year = [(m.astype("datetime64[D]") - m.astype("datetime64[Y]")).astype(np.int64) + 1 for m in moments]
-    if len(np.unique(values)) > 2 and any((values == numbers).all() for numbers in of_year):
-        return True
-    of_month = (dates - months).astype(np.int64) + 1
-    # Local time is up to 14 hours ahead of UTC, so the year may be that of the next day.
-    ahead = (days + 1).astype(np.int64).astype("datetime64[D]").astype("datetime64[Y]").astype(np.int64) + 1970
-    is_year = ((values == years) | (values == ahead)).all()
-    return bool(is_year or ((values == of_month).all() and len(np.unique(values)) > 2))
-
-
-def _is_label(values: np.ndarray, is_inside: np.ndarray) -> bool:
-    """Return whether values, sorted by series, do not change within any series."""
-    steps = np.diff(values)[is_inside]
-    return len(steps) >= LEAST_ROWS and bool((steps == 0).all())
-
-
-def _is_line(values: np.ndarray, clock: np.ndarray) -> bool:
-    span, rise = clock[-1] - clock[0], values[-1] - values[0]
-    if not rise * span > 0:
-        return False
-    return bool(np.allclose(values - values[0], rise * ((clock - clock[0]) / span), rtol=0, atol=1e-6 * abs(rise)))
-
-
-def _is_constant(_: str, values: np.ndarray) -> bool:
-    seen = values[~np.isnan(values)]
-    return len(values) >= LEAST_ROWS and bool((seen == seen[:1]).all())
-
-
-def _is_identifier(name: str, values: np.ndarray) -> bool:
-    seen = values[~np.isnan(values)]
-    if not len(seen) or (seen != np.rint(seen)).any():
-        return False
-    is_document = DOCUMENT.fullmatch(name.strip()) is not None and 2 * len(np.unique(seen)) > len(seen)
-    is_inexact = (
-        len(seen) >= LEAST_ROWS and seen.min() > INEXACT and seen.max() < 1e30 and seen.max() < 100 * seen.min()
-    )
-    return bool(words_of(name) & IDENTIFIERS) or is_document or bool(is_inexact)
-
-
-def _counts_rows(values: np.ndarray) -> bool:
-    return len(values) > 2 and bool((np.diff(values) == 1).all())
+    Raises:
+        ValueError: If they do not vary, or are negative.
+    """
+    values = found.values[name]
+    passed = values * np.nan if are_dates(values[~np.isnan(values)]) else unix_seconds(values)[0] - times
+    seen = passed[~np.isnan(passed)]
+    if not len(seen) or seen.min() < 0 or seen.min() == seen.max():
+        raise ValueError(f"the only column of numbers, {name!r}, holds times; choose value columns with --column")
+    del found.values[name]
+    found.values[DURATION] = np.round(passed, 6)
+    found.notes.append(f"column {name!r} holds times: {DURATION!r} is the time from each row's to it")
 
 
 def _refusal(table: Table, name: str) -> str:
