@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 # Files of at least this size are read by several threads.
 LARGE: Final = 2**23
+# A line among the rows that is a remark, such as the marks of a data logger: it begins with a word and has one cell,
+# where rows have at least so many. There are only a few of them.
+REMARK: Final = re.compile(r"\W*[^\W\d_]{2}")
+FEWEST_CELLS: Final = 3
+MOST_REMARKS, MOST_REMARK_SHARE = 100, 0.1
 
 
 def read_cells(
     content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
-) -> dict[str, Any]:
-    """Return the cells below a header as text columns. The header ends on line `before` and at byte `start`."""
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the cells below a header that ends on line `before` and at byte `start`, as text columns, and a note on
+    lines that are not rows.
+
+    Raises:
+        ValueError: If a row and the header have different numbers of cells.
+    """
     import pyarrow as pa
     from pyarrow import csv as arrow_csv
 
@@ -19,10 +30,12 @@ def read_cells(
     if is_large is None:
         is_large = len(content) >= LARGE and pa.cpu_count() > 1 and content.find(b'"', start) < 0
     ragged: list[Any] = []
+    remarks: list[Any] = []
 
     def refuse(row: Any) -> str:
-        ragged.append(row)
-        return "error"
+        is_remark = row.actual_columns == 1 and len(names) >= FEWEST_CELLS and REMARK.match(row.text) is not None
+        (remarks if is_remark else ragged).append(row)
+        return "skip" if is_remark and len(remarks) <= MOST_REMARKS else "error"
 
     try:
         table = arrow_csv.read_csv(
@@ -34,14 +47,20 @@ def read_cells(
     except pa.ArrowInvalid as error:
         if is_large:
             return read_cells(content, start, names, separator, before, is_large=False)
-        if ragged:
-            row = ragged[0]
-            place = f"row {before + row.number}" if row.number else "a row"
-            raise ValueError(
-                f"{place} has {row.actual_columns} cells, but the header has {row.expected_columns}: {row.text[:60]!r}"
-            ) from None
+        if ragged or len(remarks) > MOST_REMARKS:
+            raise ValueError(_too_few([*ragged, *remarks][0], before)) from None
         raise ValueError(f"the file cannot be read as CSV: {error}") from None
-    return dict(zip(names, table.columns, strict=True))
+    if not remarks:
+        return dict(zip(names, table.columns, strict=True)), ()
+    if len(remarks) > MOST_REMARK_SHARE * len(table):
+        raise ValueError(_too_few(remarks[0], before))
+    note = f"{len(remarks)} lines among the rows have no separator, such as {remarks[0].text[:40]!r}: left out"
+    return dict(zip(names, table.columns, strict=True)), (note,)
+
+
+def _too_few(row: Any, before: int) -> str:
+    place = f"row {before + row.number}" if row.number else "a row"
+    return f"{place} has {row.actual_columns} cells, but the header has {row.expected_columns}: {row.text[:60]!r}"
 
 
 def is_empty(column: Any) -> bool:

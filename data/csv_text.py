@@ -20,6 +20,7 @@ from rfa.data.attributes import (
     seismic_as_csv,
     wristband_as_csv,
 )
+from rfa.data.changing_headers import common_columns
 from rfa.data.csv_cells import is_empty, read_cells
 from rfa.data.encodings import decode_other
 from rfa.data.header import (
@@ -127,6 +128,8 @@ def _read_part(text: str, notes: tuple[str, ...], sheet: str | None) -> Table | 
         return add_marks(add_date(replace(table, first_row=table.first_row + chosen.first), titles), titles)
     if (of_kind := choose_kind(text)) is not None:
         return read_text(of_kind[0], (*notes, of_kind[1]))
+    if (common := common_columns(text)) is not None:
+        return read_text(common[0], (*notes, common[1]))
     return None
 
 
@@ -203,10 +206,10 @@ def _read_separated(text: str, lines: Sequence[re.Match[str]], notes: tuple[str,
         encoded, offset = text[start:].encode(), 0
     else:
         offset = len(text[:start].encode())
-    columns = read_cells(encoded, offset, names, separator, before)
+    columns, remarks = read_cells(encoded, offset, names, separator, before)
     while len(names) > 1 and not header[len(names) - 1].strip() and is_empty(columns[names[-1]]):
         del columns[names.pop()]  # every line ends with a separator
-    table = Table(columns, separator, before + 1, (*notes, *commented, *repeated, *footnotes))
+    table = Table(columns, separator, before + 1, (*notes, *commented, *repeated, *footnotes, *remarks))
     return add_marks(add_date(table, titles), titles)
 
 
@@ -335,8 +338,10 @@ def _separator(lines: list[str]) -> tuple[str, int]:
         return ",", 0
     separator = next(separator for separator in SEPARATORS if found[separator][0] == best)
     above = found[separator][1]
-    # If only the rows below a row of data have another number of cells, the header is not a title line.
-    return separator, above if above < len(lines) - 1 and not is_data(_cells(lines[above], separator)) else 0
+    # A row with more cells than the header does not turn the header into a title line.
+    are_titles = above > 1 and all(len(_cells(line, separator)) == 1 for line in lines[:above])
+    is_titled = are_titles or not is_data(_cells(lines[above], separator))
+    return separator, above if above < len(lines) - 1 and is_titled else 0
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:

@@ -12,7 +12,8 @@ from rfa.data.table import MISSING
 from rfa.data.units import TIMES, named
 from rfa.data.wide import step_columns
 
-NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?")
+# Rows may be numbered as in `12)`.
+NUMBER: Final = re.compile(r"[+-]?(\d[\d.,']*|\.\d+)([eE][+-]?\d+)?%?|\d+\)")
 DATE: Final = re.compile(r"\d{1,4}[-/.]\d{1,2}([-/.]\d{1,4})?([T _].*)?|\d{1,2}:\d{2}(:\d{2})?.*")
 PLAIN: Final = re.compile(r"[+-]?\d+(\.\d+)?")
 DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
@@ -20,7 +21,9 @@ DECIMAL: Final = re.compile(r"\d*[.,]?\d+")
 MOST_DESCRIPTIONS: Final = 8
 # A table of two columns has at most this number of header lines. Further lines above the rows are properties.
 MOST_NAMES: Final = 4
-# Number of rows at the end of a preview that are searched for values.
+# Rows with more cells are not described by numbers.
+WIDE: Final = 12
+# Number of last rows of a preview that show which columns have values.
 LAST: Final = 4
 TYPE: Final = re.compile(r"\d+[sdn]")
 # Line at the end of the properties of a file.
@@ -79,6 +82,8 @@ def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
 
     def describes(row: Sequence[str]) -> bool:
         first = row[0].strip()
+        if len(row) > WIDE and is_data(row[1:]):
+            return False  # a row of a wide table, which has a label
         is_label = first.lower() not in MISSING and not re.search(r"\d", first)
         return is_label or not re.search(r"\d", "".join(row)) or all(TYPE.fullmatch(cell) for cell in row)
 

@@ -43,6 +43,7 @@ SIGNS: Final = (
     ("af", "bij"), ("s", "h"), ("soll", "haben"), ("debit", "credit"), ("d", "c"), ("dr", "cr"), ("dbit", "crdt"),
     ("débit", "crédit"), ("cargo", "abono"), ("dare", "avere"), ("débito", "crédito"), ("wn", "ma"), ("in", "out"),
     ("expense", "income"), ("gasto", "ingreso"), ("ausgabe", "einnahme"), ("withdrawal", "deposit"), ("sell", "buy"),
+    ("支出", "收入"),
 )  # fmt: skip
 # Names of the time zones of the United States.
 WORDED_ZONES: Final = {"eastern": "America/New_York", "central": "America/Chicago", "mountain": "America/Denver",
@@ -171,10 +172,10 @@ def _abbreviated(name: str, other: str | None) -> str | None:
 def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[str, str] | None:
     """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
 
-    Raises:
     Args:
         names: the columns that were joined to the time column.
 
+    Raises:
         ValueError: If a column has several time zones, or offsets that do not belong to the times.
     """
     if (found := HEADER_ZONE.search(clock)) is not None:
@@ -183,10 +184,10 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
         if found[1]:  # the signs of these names are reversed
             zone = f"Etc/GMT{'-' if found[1] == '+' else '+'}{int(found[2])}"
             return (zone, f"in the name of column {clock!r}") if zone in available_timezones() else None
-    for name, column in columns.items():
     for name in names or (clock,):
         if (bracketed := BRACKETED.search(name)) is not None and (zone := _abbreviated(*bracketed.groups())):
             return zone, f"in the name of column {name!r}"
+    for name, column in columns.items():
         words = words_of(name.replace("_", " "))
         cells = [str(cell) for cell in sample(column).unique().to_pylist()] if words & ZONE_WORDS else []
         if len(cells) == 1 and (worded := WORDED_ZONE.fullmatch(cells[0])) is not None:

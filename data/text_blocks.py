@@ -20,11 +20,14 @@ MOST_SEARCHED: Final = 2**22
 # If a table has this many times the rows of another one, it is chosen without asking.
 LONGER: Final = 2
 BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
+# The first lines of text in which each line names its table, and whether it is a header or a row.
+SECTION: Final = re.compile(r"[^,\n]+,Header,[^\n]*\n[^,\n]+,Data,")
 # A line without digits.
 WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
-HAS_BLANK: Final = re.compile(r"\n\r?\n|\n[;,]+\r?\n")
-# The first cell of a line that states its kind, the maximum number of kinds, the minimum share of the lines that are of
-# the most frequent kind, and their minimum number.
+HAS_BLANK: Final = re.compile(r'\n\r?\n|\n[;,]+\r?\n|\n""\r?\n')
+EMPTY: Final = ' \t;,|\r"'
+# The first cell of a line that states its kind, the maximum number of kinds, and the minimum share of the most frequent
+# kind.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
 MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
 MOST_LISTED: Final = 8
@@ -48,15 +51,18 @@ class Block:
 
 
 def find_tables(text: str) -> list[Block]:
-    """Return the tables in text that blank lines or other headers separate. The result is empty if there are fewer than
-    two."""
-    if len(text) > MOST_CHARACTERS or not (HAS_BLANK.search(text) or _has_words(text)):
+    """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
+    if len(text) > MOST_CHARACTERS:
+        return []
+    if SECTION.match(text):
+        return _sections(text)
+    if not (HAS_BLANK.search(text) or _has_words(text)):
         return []
     found: list[Block] = []
     lines: list[str] = []
     everything = [*text.splitlines(), ""]
     for number, line in enumerate(everything):
-        if line.strip(" \t;,|\r"):
+        if line.strip(EMPTY):
             if len(lines) > 1 and _is_inner_header(line, lines, everything[number + 1]):
                 found.append(Block(lines, number - len(lines)))
                 lines = []
@@ -67,7 +73,7 @@ def find_tables(text: str) -> list[Block]:
     tables = [block for block in found if _is_table(block.lines)]
     if len(tables) == 1 and _has_footers(tables[0], found):
         return [Block(everything[: tables[0].first + len(tables[0].lines)], 0)]
-    if len(tables) == 1 and not everything[tables[0].first - 1].strip() and _is_hidden(tables[0], found):
+    if len(tables) == 1 and not everything[tables[0].first - 1].strip(' "') and _is_hidden(tables[0], found):
         return tables
     joined: dict[tuple[str, ...], Block] = {}
     for table in tables:
@@ -77,6 +83,19 @@ def find_tables(text: str) -> list[Block]:
             same.lines.extend(_in_order(table.lines, same.lines[0], separator))
     is_reordered = len({table.lines[0].strip() for table in tables}) > len(joined)
     return list(joined.values()) if len(joined) > 1 or is_reordered else []
+
+
+def _sections(text: str) -> list[Block]:
+    """Return the tables of text whose lines begin with the name of a table and `Header` or `Data`."""
+    tables: dict[str, Block] = {}
+    for number, line in enumerate(text.splitlines()):
+        name, _, rest = line.partition(",")
+        kind, _, cells = rest.partition(",")
+        if kind == "Header" and name not in tables:
+            tables[name] = Block([cells], number)
+        elif kind == "Data" and name in tables:
+            tables[name].lines.append(cells)
+    return list(tables.values())
 
 
 def _in_order(lines: Sequence[str], header: str, separator: str) -> Sequence[str]:
@@ -162,7 +181,14 @@ def _is_table(lines: Sequence[str]) -> bool:
     rows = [_cells(line, separator) for line in (*lines[:4], lines[-1])]
     width = len(rows[0])
     is_even = width > 1 and sum(len(row) == width for row in rows) >= len(rows) - 1
-    return len(lines) > 1 and is_even and not is_data(rows[0]) and any(is_data([cell]) for cell in rows[-1] if cell)
+    is_header = not is_data(rows[0]) and sum(bool(cell.strip()) for cell in rows[0]) > 1
+    return len(lines) > 1 and is_even and is_header and _has_values(rows)
+
+
+def _has_values(rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the last row that has as many cells as the header has a number or a date."""
+    last = [row for row in rows[1:] if len(row) == len(rows[0])]
+    return bool(last) and any(is_data([cell.lstrip("$€£")]) for cell in last[-1] if cell)
 
 
 def choose_kind(text: str) -> tuple[str, str] | None:

@@ -65,7 +65,7 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
         text, preview = text.translate(FRAMES), [line.translate(FRAMES) for line in preview]
     if any(line.rstrip().endswith("|") for line in preview) and all(line.count("|") <= 1 for line in preview):
         text, preview = re.sub(r"(?m) +\|\s*$", "", text), [re.sub(r" +\|\s*$", "", line) for line in preview]
-    if any(RULE.fullmatch(line) for line in preview):
+    if any(RULE.fullmatch(line) for line in preview) and not _are_separated(preview, separators):
         lines = [line.strip() for line in text.splitlines()]
         rows = [line for line in lines if line and not (RULE.fullmatch(line) or FOOTER.fullmatch(line))]
         header = next((row for row in rows if not re.search(r"\d", row)), "")
@@ -88,6 +88,16 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     begin = next((k for k, line in enumerate(lines) if not line.startswith("#")), 0)
     return _spaced(lines[begin:], len(preview))
+
+
+def _are_separated(preview: Sequence[str], separators: str) -> bool:
+    """Return whether the last lines have as many separators each, so that lines of dashes above them are titles."""
+    for sign in separators.replace("|", ""):
+        counts = [line.count(sign) for line in preview]
+        if len(counts) >= FEWEST_LINES and len({*counts[-FEWEST_LINES:]}) == 1 and counts[-1] > 1:
+            first = counts.index(counts[-1])
+            return not any(RULE.fullmatch(line) for line in preview[max(0, first - 1) :])
+    return False
 
 
 def _spaced(lines: Sequence[str], shown: int) -> str | None:
@@ -128,7 +138,7 @@ def _rows_of_values(
     if first is None:
         return None
     count = len(split(lines[first]))
-    header = split(lines[first - 1]) if first else []
+    header = _names(lines[first - 1], split, count) if first else []
     if first > 1 and len(split(lines[first - 2])) == count > len(header) and not any(is_data([c]) for c in header):
         lines = [*lines[: first - 1], *lines[first:]]  # a line of units, which the first columns do not have
         first, header = first - 1, split(lines[first - 2])
@@ -153,6 +163,12 @@ def _rows_of_values(
     headers = [*(split(line) for line in lines[top : first - bool(header)]), *([header] if header else [])]
     titles = [line.replace("\t", " ") for line in lines[:top] if not is_data(split(line))]
     return "\n".join([*titles, *("\t".join(cells) for cells in [*headers, *rows])])
+
+
+def _names(line: str, split: Callable[[str], list[str]], count: int) -> list[str]:
+    """Return the cells of a header line. Names of several words are two spaces or more apart."""
+    names, spaced = split(line), GAP.split(line.strip())
+    return spaced if len(names) not in (count, count - 1) and len(spaced) == count else names
 
 
 def _without_remarks(cells: list[str], count: int) -> list[str]:

@@ -36,13 +36,12 @@ REFUSED = (
     "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "AAVSO",
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
     "epochs in seconds and milliseconds",
-    "PPMS MultiVu", "Racelogic VBOX",
+    "PPMS MultiVu", "Racelogic VBOX", "Alipay",
 )  # fmt: skip
 # Frames and logs of several kinds of lines, records with columns of their own, rows of another period, and units that
 # differ from cell to cell: no option reads them.
 UNREADABLE = (
     "a month among days", "units that change in a cell", "broken JSON",
-    "Sleep as Android",
 )  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
