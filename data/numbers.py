@@ -143,7 +143,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
     read = _finite(cells, rule, name, table.first_row, unreadable, notes, strict=strict)
     if units is None:
         return read
-    return Numbers(read.values if units.factors is None else read.values * units.factors, read.notes, units.unit)
+    return Numbers(units.convert(read.values), read.notes, units.unit)
 
 
 def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units | None]:

@@ -19,16 +19,26 @@ MOST_SHARE: Final = 0.2
 MOST_ROWS: Final = 200_000
 
 
+# A month or year, and a day.
+PERIOD: Final = r"^\s*\d{4}([-/.]\d\d)?\s*$"
+DAY: Final = r"^\s*\d{4}[-/.]\d\d[-/.]\d\d"
+
+
 def untimed_rows(cells: Any) -> np.ndarray | None:
-    """Return the rows that have words instead of a time, such as `Sum of week 3`. Return None if there are none, or
-    many."""
+    """Return the rows in between that have words instead of a time, such as `Sum of week 3`, or a month or year among
+    days, or None if there are none, or many.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
     if not pa.types.is_string(cells.type) or len(cells) > MOST_ROWS:
         return None
     is_sum = pc.fill_null(pc.match_substring_regex(cells, f"(?i)^(?:{NO_TIME.pattern})$"), False).to_numpy()
-    rows = np.flatnonzero(~has_digit(cells) | is_sum)
+    is_period = pc.fill_null(pc.match_substring_regex(cells, PERIOD), False)
+    others = cells.filter(pc.invert(is_period))
+    are_days = pc.any(is_period).as_py() and pc.all(pc.match_substring_regex(others, DAY), min_count=1).as_py()
+    is_longer = is_period.to_numpy() if are_days else np.zeros(len(cells), bool)
+    rows = np.flatnonzero(~has_digit(cells) | is_sum | is_longer)
     return rows if 0 < len(rows) <= MOST_SHARE * len(cells) else None
 
 

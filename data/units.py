@@ -30,6 +30,8 @@ SI: Final = {
     "p": 1e-12, "n": 1e-9, "µ": 1e-6, "μ": 1e-6, "u": 1e-6, "m": 1e-3, "": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9,
     "T": 1e12, "P": 1e15,
 }  # fmt: skip
+# Temperatures in two units.
+DEGREES: Final = (("°C", "°F"), ("C", "F"))
 BINARY: Final = {f"{letter}i": 1024.0 ** (power + 1) for power, letter in enumerate("KMGTP")}
 # Units that may have prefixes. Bytes and bits may also have binary prefixes.
 DATA: Final = ("B", "Byte", "bytes", "b", "bit", "bits")
@@ -64,6 +66,12 @@ class Units:
     factors: np.ndarray | None
     unit: str
     note: str
+    offsets: np.ndarray | None = None
+
+    def convert(self, values: np.ndarray) -> np.ndarray:
+        """Return numbers in the unit of the column."""
+        scaled = values if self.factors is None else values * self.factors
+        return scaled if self.offsets is None else scaled + self.offsets
 
 
 def split_units(cells: Any) -> Units | None:
@@ -97,6 +105,11 @@ def split_units(cells: Any) -> Units | None:
         return Units(chunked, _factors(encoded, [MULTIPLES.get(unit, 1.0) for unit in units]), "", note)
     if (pc.sum(is_not_zero).as_py() or 0) > MOST_BARE * seen:
         return None
+    if not has_bare and any(set(present) == {*pair} for pair in DEGREES):
+        celsius, fahrenheit = next(pair for pair in DEGREES if set(present) == {*pair})
+        is_other = _factors(encoded, [float(unit == fahrenheit) for unit in units])
+        note = f"in {celsius}; cells in {fahrenheit} are converted"
+        return Units(chunked, 1 - is_other * 4 / 9, celsius, note, -is_other * 160 / 9)
     sizes = {present[0]: 1.0} if len(present) == 1 and present[0] not in COUNTS else _sizes(present)
     if sizes is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final
@@ -10,6 +11,7 @@ import numpy as np
 
 from rfa.data.clock import read_clock
 from rfa.data.clock_choice import clock_column
+from rfa.data.clock_numbers import time_unit
 from rfa.data.numbers import NumberFormat, parse_numbers
 from rfa.data.table import MISSING, Table
 from rfa.data.time_formats import candidate_formats
@@ -55,18 +57,37 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     has_numbers = np.any([has_digit(table.columns[name]) for name in steps], axis=0)
     left = [str(cells[0]) for cells in zip(*(table.columns[name].to_pylist() for name in by), strict=True)]
     left = [label for label, is_series in zip(left, has_numbers.tolist(), strict=True) if not is_series]
+    clock = _clock_row(table, by, steps)
+    if clock is not None:
+        has_numbers = has_numbers & (np.arange(len(table)) != clock)
     step, row = np.nonzero(is_kept & has_numbers)
     totals = [name for name in table.columns if TOTAL.fullmatch(name.strip())]
     rest = {name: column.take(row) for name, column in table.columns.items() if name not in (*steps, *totals)}
     stacked = pa.chunked_array([chunk for name in steps for chunk in _chunks(table.columns[name])])
     columns = {**rest, VALUE: stacked.take(step * len(table) + row)}
-    if dates := _as_dates(steps):
+    if clock is not None:
+        unit = time_unit(str(table.columns[by[0]][clock]))
+        seconds = [float(table.columns[name][clock].as_py()) * (unit[1] if unit else 1.0) for name in steps]
+        columns[TIME] = pa.chunked_array([seconds]).take(step)
+    elif dates := _as_dates(steps):
         columns[TIME] = pa.chunked_array([dates]).take(step)
     elif all(YEAR_NAME.fullmatch(name.strip()) for name in steps):
         columns[YEAR] = pa.chunked_array([steps]).take(step)
     note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
     notes = (note, f"rows without numbers are left out: {', '.join(map(repr, left[:4]))}") if left else (note,)
     return Table(columns, table.separator, table.first_row, (*table.notes, *notes))
+
+
+def _clock_row(table: Table, by: Sequence[str], steps: Sequence[str]) -> int | None:
+    """Return the row that has the times of the others, such as `Time [s]`, or None if there is none."""
+    for row, label in enumerate(table.columns[by[0]].to_pylist()):
+        if time_unit(str(label)) is None:
+            continue
+        cells = [str(table.columns[name][row]).strip() for name in steps]
+        numbers = [float(cell) for cell in cells if re.fullmatch(r"\d+(\.\d+)?", cell)]
+        if len(numbers) == len(cells) and all(one < other for one, other in itertools.pairwise(numbers)):
+            return row
+    return None
 
 
 def wide_keys(table: Table) -> list[str]:

@@ -125,7 +125,9 @@ def offices() -> Iterator[Kind]:
         f"{DAYS[k]:%Y-%m-%d},{VALUES[k]}\n" + (f"{DAYS[k]:%Y-%m},{round(sum(VALUES[: k + 1]), 2)}\n" if k == 19 else "")
         for k in range(ROWS)
     )
-    yield Kind("a month among days", f"date,sales\n{monthly}".encode(), refused="'2024-01' does not match %Y-%m-%d")
+    yield series_of(
+        "a month among days", f"date,sales\n{monthly}".encode(), DAYS, {"sales": VALUES}, note="'2024-01' in row 22"
+    )
     yield Kind(
         "units that change",
         rows_of(
@@ -135,13 +137,15 @@ def offices() -> Iterator[Kind]:
         refused="--by 'unit'",
         mended={"by": ["unit"]},
     )
-    yield Kind(
+    yield series_of(
         "units that change in a cell",
         rows_of(
             "time,temp\n",
             lambda k: f"{HOURS[k]},{VALUES[k] if k < 15 else 32 + 1.8 * VALUES[k]:.2f} {'°C' if k < 15 else '°F'}",
         ),
-        refused="'20.00 °C' in row 2",
+        HOURS,
+        {"temp (°C)": [v if k < 15 else (round(32 + 1.8 * v, 2) - 32) / 1.8 for k, v in enumerate(VALUES)]},
+        note="in °C; cells in °F are converted",
     )
     yield series_of(
         "footnotes in cells",

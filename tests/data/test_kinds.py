@@ -41,7 +41,7 @@ REFUSED = (
 # Frames and logs of several kinds of lines, records with columns of their own, rows of another period, and units that
 # differ from cell to cell: no option reads them.
 UNREADABLE = (
-    "a month among days", "units that change in a cell", "broken JSON",
+    "broken JSON",
 )  # fmt: skip
 KINDS = [kind for group in GROUPS for kind in group()]
 
