@@ -35,14 +35,11 @@ REFUSED = (
     "days or months", "times in an unknown form", "SQLite with tables", "iostat -t",
     "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "AAVSO",
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
-    "epochs in seconds and milliseconds",
-    "PPMS MultiVu", "Racelogic VBOX", "Alipay",
+    "epochs in seconds and milliseconds", "LogTag Analyzer", "MadgeTech 4", "Alipay", "PPMS MultiVu", "Racelogic VBOX",
+    "Klipper log",
 )  # fmt: skip
-# Frames and logs of several kinds of lines, records with columns of their own, rows of another period, and units that
-# differ from cell to cell: no option reads them.
-UNREADABLE = (
-    "broken JSON",
-)  # fmt: skip
+# No option reads it.
+UNREADABLE = ("broken JSON",)
 KINDS = [kind for group in GROUPS for kind in group()]
 
 
