@@ -40,7 +40,7 @@ def _repeats_names(lines: Sequence[str]) -> bool:
     if len(lines) < 3:
         return False
     first, third = (line.split(",")[:FEWEST_NAMES] for line in (lines[0], lines[2]))
-    return first == third and len(first) == FEWEST_NAMES and not any(is_data([cell]) for cell in first)
+    return first == third and len(first) == FEWEST_NAMES and not any(is_data([cell.strip(' "')]) for cell in first)
 
 
 def _common(rows: Sequence[Sequence[str]]) -> int:
