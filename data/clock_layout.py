@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from rfa.data.clock_choice import clock_column, epoch_column, refuse_unknown_times
-from rfa.data.clock_numbers import with_points
+from rfa.data.clock_choice import SAMPLED, clock_column, epoch_column, is_unix, numeric_sample, refuse_unknown_times
+from rfa.data.clock_numbers import unix_seconds, with_points, words_of
 from rfa.data.clock_parts import JOINED, ClockParts, find_parts
 from rfa.data.epochs import parse_form
 from rfa.data.number_forms import SEPARATORS_WITH_DECIMAL_COMMA
@@ -18,6 +18,10 @@ from rfa.data.table import Table, unique_names
 from rfa.data.table_checks import zone_of
 from rfa.data.table_ends import timed_rows, untimed_rows
 from rfa.data.units import TIMES
+
+# Words in names of columns of times since 1970, the largest UTC offset, and the tolerance of a minute in hours.
+UNIX_NAMES: Final = frozenset(("unix", "unixtime", "epoch", "timestamp", "utc"))
+MOST_HOURS, NEAR = 14, 1 / 60
 
 
 @dataclass(frozen=True)
@@ -119,3 +123,24 @@ def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
     columns, rest = ({name: column.take(kept) for name, column in each.items()} for each in (table.columns, rest))
     note = f"{len(left)} rows have no time, such as {word!r} in row {table.first_row + int(left[0])}: left out"
     return replace(table, columns=columns, notes=(*table.notes, note)), rest
+
+
+def hours_from_unix(columns: dict[str, Any], times: np.ndarray) -> tuple[int, str] | None:
+    """Return the UTC offset in hours of local times, from a column of seconds or finer units since 1970 next to them,
+    and its name, or None without such a column.
+
+    Args:
+        times: local times in seconds, read as UTC.
+    """
+    for name, column in columns.items():
+        numbers = numeric_sample(column) if words_of(name) & UNIX_NAMES else None
+        if numbers is None or not is_unix(numbers) or np.isnan(times).any():
+            continue
+        rows = np.unique(np.linspace(0, len(column) - 1, SAMPLED).astype(np.int64))
+        if len(numbers) != len(rows):
+            continue  # empty cells
+        hours = (times[rows] - unix_seconds(numbers)[0]) / 3600
+        whole = int(np.rint(hours[0]))
+        if 0 < abs(whole) <= MOST_HOURS and bool((np.abs(hours - whole) < NEAR).all()):
+            return whole, name
+    return None

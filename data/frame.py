@@ -11,7 +11,7 @@ import numpy as np
 from rfa.data.checks import check_clock
 from rfa.data.clock import CLOCK_FACE, AmbiguousDates, Clock
 from rfa.data.clock_choice import date_columns
-from rfa.data.clock_layout import Layout, find_layout
+from rfa.data.clock_layout import Layout, find_layout, hours_from_unix
 from rfa.data.clock_numbers import time_unit
 from rfa.data.clock_parts import calendar_columns
 from rfa.data.columns import ValueColumns, leave_out_counters, read_values
@@ -158,6 +158,8 @@ def _read_rows(
     layout = find_layout(table, by, options)
     table, clock, parts = layout.table, layout.clock, layout.parts
     times, by, groups, read, notes, refuse = _read_series(table, layout.rest, clock, by, layout.options, refused)
+    if clock is not None and read.is_dated and layout.options.zone == "UTC":
+        times, layout, read = _shift_to_unix(layout, times, read)
     if options.time is None and options.time_format is None:
         _check_times(layout, by, times, len(groups), read)
     values = _value_columns(layout, by, times, groups, is_dated=read.is_dated)
@@ -190,6 +192,18 @@ def _check_names(table: Table, options: ReadOptions) -> None:
             raise ValueError(f"no column is called {name!r}; the columns are {', '.join(map(repr, table.columns))}")
     for name in set(options.columns) & set(options.known):
         raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
+
+
+def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.ndarray, Layout, Clock]:
+    """Return the times in UTC if a column of Unix times shows that they are local, and the layout with their zone."""
+    others = {name: column for name, column in layout.rest.items() if name != layout.clock}
+    if (found := hours_from_unix(others, times)) is None:
+        return times, layout, read
+    hours, name = found
+    zone = f"Etc/GMT{-hours:+d}"
+    note = f"zone {zone}, the difference from column {name!r}"
+    layout = replace(layout, options=replace(layout.options, zone=zone), notes=(*layout.notes, note))
+    return times - 3600 * hours, layout, replace(read, note=read.note.replace("taken as UTC", f"taken as {zone}"))
 
 
 def _check_times(layout: Layout, by: Sequence[str], times: np.ndarray, groups: int, read: Clock) -> None:

@@ -28,6 +28,8 @@ DECIMAL_NAME: Final = re.compile(r"[+-]?\d+[.,]\d+([eE][+-]?\d+)?|1\d{9}(?:\d{3}
 HEADER_ZONE: Final = re.compile(r"\b(?:UTC|GMT) ?([+-]) ?0?(\d{1,2})(?::?00)?\b|\b([A-Z][a-z]+/[A-Z][A-Za-z_]+)\b")
 # Abbreviations in brackets behind the name of a time column, and the time zones with both of them.
 BRACKETED: Final = re.compile(r"[(\[]([A-Z]{3,4})(?:/([A-Z]{3,4}))?[)\]]\s*$")
+# Minutes from local time to UTC behind the name of a time zone, as Windows writes them.
+BIAS: Final = re.compile(r"\([^()]* Time\)\((-?\d{1,3})\)\s*$")
 BOTH: Final = {
     ("CET", "CEST"): "CET", ("MEZ", "MESZ"): "CET", ("EET", "EEST"): "EET", ("WET", "WEST"): "WET",
     ("EST", "EDT"): "EST5EDT", ("CST", "CDT"): "CST6CDT", ("MST", "MDT"): "MST7MDT", ("PST", "PDT"): "PST8PDT",
@@ -184,6 +186,8 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
         if found[1]:  # the signs of these names are reversed
             zone = f"Etc/GMT{'-' if found[1] == '+' else '+'}{int(found[2])}"
             return (zone, f"in the name of column {clock!r}") if zone in available_timezones() else None
+    if (bias := BIAS.search(clock)) is not None and (hours := int(bias[1]) / 60) % 1 == 0 and abs(hours) <= 14:
+        return (f"Etc/GMT{int(hours):+d}" if hours else "UTC"), f"in the name of column {clock!r}"
     for name in names or (clock,):
         if (bracketed := BRACKETED.search(name)) is not None and (zone := _abbreviated(*bracketed.groups())):
             return zone, f"in the name of column {name!r}"

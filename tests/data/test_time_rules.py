@@ -20,7 +20,14 @@ def read(text: str) -> dict[tuple[str, ...], Series]:
 
 @pytest.mark.parametrize(
     ("name", "hours"),
-    [("Time (CET)", 1), ("Time (CET/CEST)", 2), ("Time [MESZ]", 2), ("Time (PST)", -8), ("Time (UTC)", 0)],
+    [
+        ("Time (CET)", 1),
+        ("Time (CET/CEST)", 2),
+        ("Time [MESZ]", 2),
+        ("Time (PST)", -8),
+        ("Time (UTC)", 0),
+        ("(PDH-CSV 4.0) (W. Europe Daylight Time)(-120)", 2),
+    ],
 )
 def test_a_zone_in_the_name_of_the_time_column(name: str, hours: int) -> None:
     noon = datetime(2024, 7, 1, 12, tzinfo=UTC)
