@@ -61,6 +61,9 @@ VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}(
 COMPACT_LEAST: Final = 1_000_000
 # Hours, minutes, seconds and their fraction without separators.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d[0-5]\d\.\d{1,6}"
+# Days and months without a year, and names of columns that hold them.
+DAY_AND_MONTH: Final = r"(0?[1-9]|[12]\d|3[01])(0[1-9]|1[0-2])"
+DATED_NAME: Final = r"(?i)(datum|date|fecha)$"
 # Number of sampled cells that are parsed as dates.
 PARSED: Final = 6
 
@@ -258,8 +261,8 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         may_be = sum(bool(re.search(MAY_BE_TIME, cell)) for cell in cells) >= MOSTLY * len(cells)
         numbers = numeric_sample(column)
         forms = other_forms(numbers) if numbers is not None and not is_unix(numbers) else []
-        if cells and all(re.fullmatch(COMPACT_TIME, cell) for cell in cells):
-            forms = ["%H%M%S.%f"]
+        is_day = re.search(DATED_NAME, name.strip()) is not None and _match_all(DAY_AND_MONTH, cells)
+        forms = ["%d%m"] if is_day else ["%H%M%S.%f"] if _match_all(COMPACT_TIME, cells) else forms
         has_digits = numbers is None and all(re.search(r"\d\D+\d|\d{4}", cell) for cell in cells)
         if (distinct > len(cells) // 2 and may_be and not forms) or (
             distinct == len(cells) >= FEWEST_EVEN and has_digits
@@ -270,11 +273,11 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
                 f"--time-format and its format, such as '%d.%m.%Y %H:%M', or {choose}"
             )
         is_offset = name.strip().lower() in OFFSET_NAMES and numbers is not None and len(set(numbers.tolist())) > 2
-        if len(columns) > 1 and (_may_be_clock(column) or is_offset):
+        if len(columns) > 1 and (_may_be_clock(column) or is_offset or is_day):
             given = " or ".join([f"--time {name!r}", *(f"--time-format {form!r}" for form in forms)])
-            raise ValueError(
-                f"column {name!r} {'increases and ' if not is_offset else ''}may be the time; give {given}, or {choose}"
-            )
+            given = f"--time {name!r} --time-format {forms[0]!r}" if forms and "%" in forms[0] else given
+            increases = "" if is_offset or is_day else "increases and "
+            raise ValueError(f"column {name!r} {increases}may be the time; give {given}, or {choose}")
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
@@ -282,6 +285,10 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
             f"--by {next(iter(columns))!r}; if the file has no header, choose value columns with --column "
             f"{named[0]!r}"
         )
+
+
+def _match_all(pattern: str, cells: list[str]) -> bool:
+    return len(cells) > 2 and all(re.fullmatch(pattern, cell) for cell in cells)
 
 
 def _may_be_clock(column: Any) -> bool:

@@ -241,9 +241,7 @@ def leave_out_counters(
 
     def counts_or_numbers(name: str, values: np.ndarray) -> bool:
         is_enough = len(values) >= LEAST_ROWS and bool((values == np.rint(values)).all())
-        if is_dated and counts_time(values, times):
-            return True
-        if is_dated and is_elapsed(name, values, times):
+        if is_dated and (counts_time(values, times) or is_elapsed(name, values, times)):
             return True
         is_large = is_enough and values.min() > LARGE and any(is_line(values, clock) for clock in clocks)
         return (is_enough and is_row(values)) or is_large or counts(name, values)

@@ -22,6 +22,8 @@ LONGER: Final = 2
 BLANK: Final = re.compile(r"(?:[ \t;,|]*\r?\n)+")
 # The first lines of text in which each line names its table, and whether it is a header or a row.
 SECTION: Final = re.compile(r"[^,\n]+,Header,[^\n]*\n[^,\n]+,Data,")
+# A line that names the table below it.
+HEADING: Final = re.compile(r'(?m)^"?##+ ?\w[\w ]*"?\r?$')
 # A line without digits.
 WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
 HAS_BLANK: Final = re.compile(r'\n\r?\n|\n[;,]+\r?\n|\n""\r?\n')
@@ -54,6 +56,8 @@ def find_tables(text: str) -> list[Block]:
     """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
     if len(text) > MOST_CHARACTERS:
         return []
+    if HEADING.match(text) and len(HEADING.findall(text)) > 1:
+        text = HEADING.sub("", text)
     if SECTION.match(text):
         return _sections(text)
     if not (HAS_BLANK.search(text) or _has_words(text)):

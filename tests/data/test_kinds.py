@@ -36,7 +36,7 @@ REFUSED = (
     "two stations interleaved without a label column", "PSMSL monthly", "fio bandwidth log", "AAVSO",
     "hey", "CAMT.053", "ING", "Soll und Haben", "units that change", "gnuplot blocks",
     "epochs in seconds and milliseconds", "LogTag Analyzer", "MadgeTech 4", "Alipay", "PPMS MultiVu", "Racelogic VBOX",
-    "Klipper log",
+    "Klipper log", "DATEV bookings",
 )  # fmt: skip
 # No option reads it.
 UNREADABLE = ("broken JSON",)
