@@ -294,7 +294,7 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clo
     if re.fullmatch(FACE, str(cells[0])):
         days = np.cumsum(is_midnight)
         if len(begins):  # each series begins on its first day
-            days -= np.repeat(days[begins], np.diff(begins, append=len(days)))
+            days = days - np.repeat(days[begins], np.diff(begins, append=len(days)))
         return Clock(seconds + DAY * days, note, is_dated=False, form=CLOCK_FACE)
     unit = re.search(r"[^\W\d_]+$", str(cells[0]))
     per_second = 1 / (elapsed(f"1 {unit[0]}") or 1.0) if unit else 1.0

@@ -83,11 +83,11 @@ def read_frames(text: str) -> Rows | None:
         data = bytes.fromhex(compact if compact is not None else spaced)
         series.setdefault((interface, identifier), []).append((time, data))
     rows = Rows(note="the bytes of the frames of a CAN bus")
-    for (interface, identifier), found in series.items():
+    for (interface, identifier), sent in series.items():
         labels = {"interface": interface} if len({key[0] for key in series}) > 1 else {}
-        width = max(len(data) for _, data in found)
-        columns: dict[str, Any] = {TIME: [time for time, _ in found]}
-        columns |= {f"byte {k}": [data[k] if k < len(data) else None for _, data in found] for k in range(width)}
+        width = max(len(data) for _, data in sent)
+        columns: dict[str, Any] = {TIME: [time for time, _ in sent]}
+        columns |= {f"byte {k}": [data[k] if k < len(data) else None for _, data in sent] for k in range(width)}
         rows.add({**labels, "id": f"0x{identifier}"}, **columns)
     return rows
 

@@ -189,8 +189,8 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
     if (bias := BIAS.search(clock)) is not None and (hours := int(bias[1]) / 60) % 1 == 0 and abs(hours) <= 14:
         return (f"Etc/GMT{int(hours):+d}" if hours else "UTC"), f"in the name of column {clock!r}"
     for name in names or (clock,):
-        if (bracketed := BRACKETED.search(name)) is not None and (zone := _abbreviated(*bracketed.groups())):
-            return zone, f"in the name of column {name!r}"
+        if (bracketed := BRACKETED.search(name)) is not None and (short := _abbreviated(*bracketed.groups())):
+            return short, f"in the name of column {name!r}"
     for name, column in columns.items():
         words = words_of(name.replace("_", " "))
         cells = [str(cell) for cell in sample(column).unique().to_pylist()] if words & ZONE_WORDS else []

@@ -25,7 +25,7 @@ def test_zeros_are_filtered_and_forecast_as_zeros(model: str) -> None:
 def test_only_numbers_below_float32_become_0() -> None:
     width = np.array([[1e-150], [2e-38], [3.0]])
     empty = np.empty((3, 0, 3, 1))
-    given = dict.fromkeys(StepOutputs._fields, np.zeros(3))
+    given: dict[str, np.ndarray] = dict.fromkeys(StepOutputs._fields, np.zeros(3))
     given |= {"mean": -width, "std": width.copy(), "interval": width.copy(), "moments": empty, "bands": empty}
     outputs = StepOutputs(**given)
     limit_outputs(outputs, UNLIMITED)
