@@ -22,12 +22,14 @@ def test_zeros_are_filtered_and_forecast_as_zeros(model: str) -> None:
         assert (found[estimates] == 0).all(axis=None), found[estimates]
 
 
-def test_only_numbers_below_float32_become_0() -> None:
-    width = np.array([[1e-150], [2e-38], [3.0]])
-    empty = np.empty((3, 0, 3, 1))
+def test_only_numbers_below_float32_become_0_in_rows_with_such_a_deviation() -> None:
+    width = np.array([[1e-150, 1.0], [2e-38, 1.0], [3.0, 1.0]])
+    mean = np.array([[-1e-200, -1e-45], [1e-150, 1.0], [3.0, 1.0]])
+    empty = np.empty((3, 0, 3, 2))
     given: dict[str, np.ndarray] = dict.fromkeys(StepOutputs._fields, np.zeros(3))
-    given |= {"mean": -width, "std": width.copy(), "interval": width.copy(), "moments": empty, "bands": empty}
+    given |= {"mean": mean, "std": width.copy(), "interval": width.copy(), "moments": empty, "bands": empty}
     outputs = StepOutputs(**given)
     limit_outputs(outputs, UNLIMITED)
-    assert outputs.std.ravel().tolist() == [0.0, 2e-38, 3.0]
-    assert outputs.mean.ravel().tolist() == [0.0, -2e-38, -3.0]
+    assert outputs.std.tolist() == [[0.0, 1.0], [2e-38, 1.0], [3.0, 1.0]]
+    # A row does not depend on the others of its batch.
+    assert outputs.mean.tolist() == [[0.0, 0.0], [1e-150, 1.0], [3.0, 1.0]]
