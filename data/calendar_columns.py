@@ -151,7 +151,9 @@ def months_of(column: Any) -> dict[str, int]:
     language, or codes such as M01."""
     import pyarrow as pa
 
-    cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
+    # The first cell suffices to reject columns of numbers, which are most.
+    is_text = pa.types.is_string(column.type) and not starts_with_number(column)
+    cells = sample(column).unique().to_pylist() if is_text else []
     if cells and all(re.fullmatch(MONTH_CODE, cell) for cell in cells):
         return {cell: int(cell[1:]) for cell in cells}
     for language in LANGUAGES if cells else ():
