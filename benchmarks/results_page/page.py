@@ -173,7 +173,7 @@ def _origin(part: Document, document: Document) -> str:
         )
         return f"{commit} on {origin['date']} ({origin['device']}, {versions})"
     if origin:
-        cores = f"{origin['cores']} {'core' if origin['cores'] == 1 else 'cores'}"
+        cores = f"{origin['cores']} {'core' if str(origin['cores']) == '1' else 'cores'}"
         return f"{commit} on {origin['date']} ({origin['cpu']}, {cores}, Python {origin['python']})"
     return f"{commit}. The result does not depend on the hardware"
 
