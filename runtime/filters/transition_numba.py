@@ -58,6 +58,18 @@ def _integrals(z, t, found):
 
 
 @_compiled
+def _multiply(a, b, out):
+    """Compute the matrix product of a and b, `[n, n]`, in `out`."""
+    n = len(a)
+    for i in range(n):
+        for j in range(n):
+            total = 0.0j
+            for k in range(n):
+                total += a[i, k] * b[k, j]
+            out[i, j] = total
+
+
+@_compiled
 def transition(lag, modes, f, q):
     """Compute F and Q `[n, n]` over a lag.
 
@@ -74,12 +86,7 @@ def transition(lag, modes, f, q):
             factor = _decayed_power(rates[j], lag, k)
             for i in range(n):
                 inner[i, j] += powers[k, i, j] * factor
-    for i in range(n):
-        for j in range(n):
-            total = 0.0j
-            for k in range(n):
-                total += basis[i, k] * inner[k, j]
-            left[i, j] = total
+    _multiply(basis, inner, left)
     for i in range(n):
         for j in range(n):
             total = 0.0j
@@ -95,12 +102,7 @@ def transition(lag, modes, f, q):
                 total += noises[m, i, j] * integrals[m]
             inner[i, j] = total
             inner[j, i] = np.conj(total)
-    for i in range(n):
-        for j in range(n):
-            total = 0.0j
-            for k in range(n):
-                total += basis[i, k] * inner[k, j]
-            left[i, j] = total
+    _multiply(basis, inner, left)
     for i in range(n):
         for j in range(i, n):
             total = 0.0
