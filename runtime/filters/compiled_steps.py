@@ -33,15 +33,7 @@ from rfa.runtime.filters.dense_numba_learned import scratch_size
 from rfa.runtime.filters.filter_numba import LinearSystem, forecast, learns_noise, load_sensor
 from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_covariance
 from rfa.runtime.filters.observed import observed
-from rfa.runtime.filters.steps import (
-    SHORTEST_LAG,
-    Batch,
-    Traced,
-    allocate_posterior,
-    allocate_trace,
-    store_trace,
-    streams_of,
-)
+from rfa.runtime.filters.steps import SHORTEST_LAG, Batch, Traced, store_trace
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
 from rfa.runtime.uncertainty import scoring
@@ -193,7 +185,7 @@ class CompiledSteps:
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         rows, horizon, n = len(batch.slots), len(readout.horizon), self.state_size
         outputs = StepOutputs.allocate(rows, self.size, readout)
-        trace = allocate_trace(rows if traced else 0, self.size, n, self._numbers, horizon)
+        trace = filter_steps.allocate_trace(rows if traced else 0, self.size, n, self._numbers, horizon)
         work = np.zeros(self._scratch)
         work[-1] = -1.0  # no lag
         system = self._system
@@ -201,7 +193,8 @@ class CompiledSteps:
             inverse_nu, _, patience = system.rule
             system = system._replace(rule=(inverse_nu, readout.passes, patience))
         out = observed(self.size, n)
-        posterior, scorer = allocate_posterior(out, horizon), Scorer.of(streams_of(pool), self._leads, readout)
+        posterior = filter_steps.allocate_posterior(out, horizon)
+        scorer = Scorer.of(filter_steps.streams_of(pool), self._leads, readout)
         self._kernel(
             system, scoring.scoring_entry(scorer, posterior, outputs), scorer,
             (self._moves(readout.horizon), pool.arrays[STATE], batch.packed()), outputs, trace,
