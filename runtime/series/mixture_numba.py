@@ -34,6 +34,7 @@ from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.series import (
     clock_numba,
     count_tail_numba,
+    expert_scores_numba,
     experts_numba,
     mixture_layout,
     mixture_values_numba,
@@ -43,6 +44,7 @@ from rfa.runtime.series import (
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.count_tail_numba import add_count, count_tail
+from rfa.runtime.series.expert_scores_numba import add_experts, error_ratio, expert_weights, mean_error, score_experts
 from rfa.runtime.series.experts_numba import expert_forecasts
 from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
 from rfa.runtime.series.profile_numba import forget_profile, update_profile
@@ -50,8 +52,6 @@ from rfa.runtime.series.smoothing_numba import (
     LARGEST_LOG,
     add_members,
     forms_of,
-    free_slot,
-    has_arrived,
     member_weights,
     score_members,
     smoothed_forecast,
@@ -61,22 +61,11 @@ from rfa.runtime.series.smoothing_numba import (
 )
 from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_widths
 
-RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
-# Ratio of errors: the share of the mean that remains after an error, and the bounds of the ratio.
-KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
-# Number of errors over which the error of the mixture's mean is averaged, number of errors for which this average has
-# half of its full weight, and number of values before errors are included, because the first ones are not
-# representative of the mean.
-OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
-# Probabilities around the ends of the calibrated intervals, on one side of the median.
+# Shares of the probability on one side of the median around the ends of the calibrated intervals.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
-# Number of scored forecasts of a horizon from which its weights are used fully, and the largest error of a mean, in
-# units of the usual error.
-TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
-# Share of the largest of the last errors that remains after a row, and index of the 90 % interval among the calibrated
-# intervals.
-KEPT_RECENT, NINETY = 0.5, 2
-# Weight of the mean loss over all horizons in the losses of the models of exponential smoothing.
+# Index of the 90 % interval among the calibrated intervals.
+NINETY = 2
+# Weight of the mean loss over all horizons in the losses of the members of exponential smoothing.
 POOLED = 0.5
 # Distance from an integer, relative to its size, within which a bound is treated as that integer.
 NEARLY_WHOLE = 1e-9
@@ -90,18 +79,9 @@ FURTHEST, FARTHEST_SHARE = 1e6, 2.0
 MOST_CELLS = MOST_EMPTY + 1
 # Other modules whose functions the kernels of this module call.
 SOURCES = (
-    clock_numba,
-    count_tail_numba,
-    experts_numba,
-    mixture_layout,
-    mixture_values_numba,
-    smoothing_numba,
-    update_numba,
-    *mixture_values_numba.SOURCES,
-)
-_TINY = 1e-150
-_PRIOR_LOGS = -np.log(at.PRIOR)
-_FIRST = at.FIRST_EXPERT_SLOT
+    clock_numba, count_tail_numba, expert_scores_numba, experts_numba, mixture_layout, mixture_values_numba,
+    smoothing_numba, update_numba, *mixture_values_numba.SOURCES,
+)  # fmt: skip
 
 
 @inline_jit
@@ -135,7 +115,7 @@ def _observe_cell(numbers, memory, value, unit, moment, work):
     log_first = np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
     log_value = np.log(value) - log_first if is_seen and numbers[at.IS_POSITIVE] > 0 else np.nan
     score_members(numbers, memory, cell, value, log_value)
-    _score_experts(numbers, memory, cell, value)
+    score_experts(numbers, memory, cell, value)
     if not is_seen:
         member_weights(numbers, 0, 0.0, work.weights[0])
     for form in range(forms_of(numbers)):
@@ -160,109 +140,6 @@ def _observe_cell(numbers, memory, value, unit, moment, work):
         leave_out_first(numbers, memory, work.scratch)
     if cell == 2 or cell >= numbers[at.NEXT_SEARCH]:
         set_season(numbers, memory, cell, unit, work.scratch)
-
-
-@inline_jit
-def _rate(numbers, lead, k):
-    squares = numbers[at.SQUARES + lead * at.EXPERT_COUNT + k]
-    return min(FASTEST, RATE * np.sqrt(_PRIOR_LOGS[k] / (1 + squares)))
-
-
-@inline_jit
-def _score_experts(numbers, memory, cell, value):
-    """Score the experts' forecasts for this cell. If its value is missing, they are dropped without a score."""
-    for lead in range(at.LEAD_COUNT):
-        for i in range(at.EXPERT_PENDING[lead]):
-            slot = _FIRST[lead] + i
-            if has_arrived(numbers, at.EXPERT_DUE + slot, cell) and value == value:
-                _score_slot(numbers, memory, lead, slot, value)
-
-
-@inline_jit
-def _score_slot(numbers, memory, lead, slot, value):
-    off, first = value - numbers[at.EXPERT_BASE + slot], at.EXPERT_FORECAST + slot * at.FORECASTS
-    mixed, mean = np.float64(memory[first + at.MIXED]), np.float64(memory[first + at.MIXED_MEAN])
-    numbers[at.SCORED + lead] += 1
-    count = numbers[at.SCORED + lead]
-    share = max(1 / count, 1 - KEPT)
-    error, network = abs(mixed - off), abs(np.float64(memory[first + at.NETWORK]) - off)
-    numbers[at.MIXTURE_ERROR + lead] += share * (error - numbers[at.MIXTURE_ERROR + lead])
-    numbers[at.NETWORK_ERROR + lead] += share * (network - numbers[at.NETWORK_ERROR + lead])
-    if lead == 0:
-        numbers[at.RECENT] = max(error, KEPT_RECENT * numbers[at.RECENT])
-    if numbers[at.SEEN] >= OFFSETS_FROM:
-        bound = FURTHEST_OFF * numbers[at.MIXTURE_ERROR + lead]
-        _add_offset(numbers, lead, min(max(off - mean, -bound), bound))
-    scale, sign = numbers[at.MIXTURE_ERROR + lead] + _TINY, np.sign(mixed - off)
-    for k in range(at.EXPERT_COUNT):
-        loss = sign * (np.float64(memory[first + k]) - mixed) / scale
-        loss = min(max(loss, -LARGEST), LARGEST)
-        rate = _rate(numbers, lead, k)
-        numbers[at.REGRET + lead * at.EXPERT_COUNT + k] += loss * (1 + rate * loss)
-        numbers[at.SQUARES + lead * at.EXPERT_COUNT + k] += loss * loss
-
-
-@inline_jit
-def _add_offset(numbers, lead, error):
-    """Add an error of the mixture's mean."""
-    numbers[at.OFFSET_COUNT + lead] += 1
-    share = max(1 / numbers[at.OFFSET_COUNT + lead], 1 / OFFSETS)
-    numbers[at.OFFSET + lead] += share * (error - numbers[at.OFFSET + lead])
-    numbers[at.SQUARED + lead] += share * (error**2 - numbers[at.SQUARED + lead])
-    product = error * numbers[at.OFFSET_BEFORE + lead]
-    numbers[at.PRODUCT + lead] += share * (product - numbers[at.PRODUCT + lead])
-    numbers[at.OFFSET_BEFORE + lead] = error
-
-
-@inline_jit
-def _least_scored(lead):
-    """Return the number of scored forecasts of a horizon that is sufficient. Forecasts that are pending at the same
-    time overlap, so that more are needed."""
-    return max(TRUSTED_FROM, np.float64(at.EXPERT_PENDING[lead]))
-
-
-@inline_jit
-def expert_weights(numbers, lead, out):
-    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`. Their sum is one. Before forecasts have been
-    scored, the weight of the network is nearly one."""
-    most, total = -np.inf, 0.0
-    for k in range(at.EXPERT_COUNT):
-        rate = _rate(numbers, lead, k)
-        out[k] = np.log(rate) - _PRIOR_LOGS[k] - rate * numbers[at.REGRET + lead * at.EXPERT_COUNT + k]
-        most = max(most, out[k])
-    for k in range(at.EXPERT_COUNT):
-        out[k] = np.exp(out[k] - most)
-        total += out[k]
-    # Until forecasts of this horizon have been scored, only the network can predict how much series change.
-    trust = min(numbers[at.SCORED + lead] / _least_scored(lead), 1.0)
-    for k in range(at.EXPERT_COUNT):
-        out[k] *= trust / total
-    out[at.NETWORK] += 1 - trust
-
-
-@inline_jit
-def error_ratio(numbers, lead):
-    """Return the ratio of the mean absolute errors of the mixture and the network at a horizon. With few errors, the
-    ratio is shrunk towards 1."""
-    network = numbers[at.NETWORK_ERROR + lead]
-    if not network > 0:
-        return 1.0
-    count, equal = numbers[at.SCORED + lead], _least_scored(lead)
-    ratio = (count * numbers[at.MIXTURE_ERROR + lead] / network + equal) / (count + equal)
-    return min(max(ratio, LEAST_RATIO), LARGEST_RATIO)
-
-
-@inline_jit
-def add_experts(numbers, memory, lead, cells, forecasts):
-    """Store the forecasts of the experts and of the mixture at a horizon in cells until their value is observed."""
-    free = free_slot(numbers, at.EXPERT_DUE + _FIRST[lead], at.EXPERT_PENDING[lead], cells)
-    if free < 0:
-        return
-    slot = _FIRST[lead] + free
-    numbers[at.EXPERT_BASE + slot] = numbers[at.LATEST]
-    first = at.EXPERT_FORECAST + slot * at.FORECASTS
-    for k in range(at.FORECASTS):
-        memory[first + k] = np.float32(forecasts[k] - numbers[at.LATEST])
 
 
 @inline_jit
@@ -433,24 +310,6 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
 
 
 @inline_jit
-def _mean_error(numbers, lead, usual):
-    """Return the mean error of the mixture's mean at a horizon. It is the usual error, plus the part of the difference
-    from it that chance does not explain."""
-    away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
-    # Errors of overlapping forecasts may be correlated. Their correlation is that of two successive errors. Before
-    # there are enough errors, it is that of full overlap.
-    overlapping = min(at.LEADS[lead], at.EXPERT_PENDING[lead])
-    squared_mean = numbers[at.OFFSET + lead] ** 2
-    covariance = numbers[at.PRODUCT + lead] - squared_mean
-    correlation = min(max(covariance / (numbers[at.SQUARED + lead] - squared_mean + _TINY), 0.0), 0.99)
-    share = count / (count + FIRST_ERRORS)
-    correlation = share * correlation + (1 - share) * (1 - 1 / overlapping)
-    count *= (1 - correlation) / (1 + correlation)
-    trust = count / (count + FIRST_ERRORS)
-    return usual + trust * away * max(1 - numbers[at.SQUARED + lead] / (count * away * away + _TINY), 0.0)
-
-
-@inline_jit
 def _upper_bound(numbers):
     """Return the largest possible value if the values are shares that have reached it more than once. Otherwise, return
     infinity."""
@@ -481,12 +340,12 @@ def finish_column(numbers, leads, unit, posterior, out, row, a, work):
             out.interval[row, level, a, side] = min(max(out.interval[row, level, a, side], low), high)
     if is_standing:
         out.std[row, a] = 0.0
-    usual = _mean_error(numbers, 0, 0.0)
+    usual = mean_error(numbers, 0, 0.0)
     for h in range(len(leads)):
         lead = nearest_lead(cells_of(leads[h], unit))
         mean = out.moments[row, h, 0, a]
         if numbers[at.SEEN] >= MIXED_FROM:
-            mean = work.forecasts[h, a, at.MIXED_MEAN] + _mean_error(numbers, lead, usual)
+            mean = work.forecasts[h, a, at.MIXED_MEAN] + mean_error(numbers, lead, usual)
             median, half_widths = out.moments[row, h, 0, a], posterior.half_widths[h, a]
             mean = min(max(mean, median - half_widths[len(SHARES) - 1]), median + half_widths[2 * len(SHARES) - 1])
         out.moments[row, h, 0, a] = min(max(mean, low), high)

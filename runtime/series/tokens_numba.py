@@ -133,9 +133,7 @@ def _observe(x, numbers, counts, ring, errors, since):
     n, head = counts[CELLS], counts[HEAD]
     is_seen = x == x
     if n == 0:
-        numbers[ORIGIN] = x
-        numbers[LOW] = x
-        numbers[HIGH] = x
+        numbers[ORIGIN] = numbers[LOW] = numbers[HIGH] = x
     elif is_seen:
         away = FAR * numbers[SCALE]
         if away > 0 and abs(x - numbers[ORIGIN]) > away and abs(numbers[LAST] - numbers[ORIGIN]) > away:

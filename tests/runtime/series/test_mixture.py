@@ -7,19 +7,12 @@ from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.count_tail_numba import count_tail as inlined_count_tail
+from rfa.runtime.series.expert_scores_numba import expert_weights as inlined_expert_weights
 from rfa.runtime.series.experts_numba import expert_forecasts as inlined_expert_forecasts
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK, YEAR
 from rfa.runtime.series.mixture import MixtureWork
-from rfa.runtime.series.mixture_numba import (
-    expert_weights as inlined_expert_weights,
-)
-from rfa.runtime.series.mixture_numba import (
-    mix_column,
-    observe_column,
-    remember_forecasts,
-    score_value,
-)
+from rfa.runtime.series.mixture_numba import mix_column, observe_column, remember_forecasts, score_value
 from rfa.runtime.series.mixture_values_numba import clock_season as inlined_clock_season
 from rfa.runtime.series.smoothing_numba import member_weights as inlined_member_weights
 from rfa.runtime.series.update_numba import SCORES
