@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
 
 from rfa.service.schemas.chat import ChatCompletion
 from rfa.service.schemas.chat_template import CHAT_TEMPLATE, dialogue
+from tests.lazy import LazyModule
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.replies import read
 from tests.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    import openai
+else:
+    openai = LazyModule("openai")
 
 SCRIPT = "the quick brown fox\nUser: and"
 MESSAGES: list[Any] = [

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
 import pytest
-from huggingface_hub import InferenceClient
-from huggingface_hub.errors import HfHubHTTPError, UnknownError
-from huggingface_hub.utils import close_session
 
+from tests.lazy import LazyModule
 from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE
+
+if TYPE_CHECKING:
+    import huggingface_hub.errors
+    import huggingface_hub.utils
+    from huggingface_hub import InferenceClient
+else:
+    huggingface_hub = LazyModule("huggingface_hub")
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"
@@ -22,7 +27,7 @@ KEY = "a-key-of-sixteen-or-more"
 @pytest.fixture(scope="module", autouse=True)
 def _sessions() -> Iterator[None]:
     yield
-    close_session()  # the library keeps its connections open until it is told
+    huggingface_hub.utils.close_session()  # the library keeps its connections open until it is told
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +38,7 @@ def address(live: Any) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str) -> InferenceClient:
-    return InferenceClient(address)
+    return huggingface_hub.InferenceClient(address)
 
 
 def test_a_text(client: InferenceClient) -> None:
@@ -45,10 +50,10 @@ def test_a_text(client: InferenceClient) -> None:
 
 def test_every_path_that_a_text_can_be_asked_under(address: str) -> None:
     for path in ("", "/", "/generate"):
-        client = InferenceClient(address + path)
+        client = huggingface_hub.InferenceClient(address + path)
         assert client.text_generation("say |") == SCRIPT
         assert "".join(client.text_generation("say |", stream=True)) == SCRIPT
-    client = InferenceClient(address + "/generate_stream")
+    client = huggingface_hub.InferenceClient(address + "/generate_stream")
     assert "".join(client.text_generation("say |", stream=True)) == SCRIPT
 
 
@@ -112,7 +117,7 @@ def test_a_client_that_writes_every_field_may_write_null(address: str) -> None:
 def test_parameters_that_are_not_served_are_refused_by_name(
     client: InferenceClient, name: str, value: Any, stream: bool
 ) -> None:
-    with pytest.raises(HfHubHTTPError) as refusal:
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as refusal:
         list(client.text_generation("say |", details=True, stream=stream, **{name: value}))
     assert refusal.value.response.status_code == 422
     error = refusal.value.response.json()["error"]
@@ -122,17 +127,17 @@ def test_parameters_that_are_not_served_are_refused_by_name(
 
 def test_the_client_s_token_is_the_server_s_key(live: Any) -> None:
     with live(fake_models(), api_keys=KEY) as address:
-        with pytest.raises(HfHubHTTPError) as refusal:
-            InferenceClient(address, token="another").text_generation("say |")
+        with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as refusal:
+            huggingface_hub.InferenceClient(address, token="another").text_generation("say |")
         assert refusal.value.response.status_code == 401
-        assert InferenceClient(address, token=KEY).text_generation("say |") == SCRIPT
+        assert huggingface_hub.InferenceClient(address, token=KEY).text_generation("say |") == SCRIPT
 
 
 def test_a_stream_that_fails_says_so(live: Any) -> None:
     pieces = []
     with live(fake_models(FakeLanguage(script="the bad fox", poison="bad"))) as address:
-        client = InferenceClient(address)
-        with pytest.raises(UnknownError, match="not finite"):
+        client = huggingface_hub.InferenceClient(address)
+        with pytest.raises(huggingface_hub.errors.UnknownError, match="not finite"):
             for piece in client.text_generation("say |", stream=True):
                 pieces.append(piece)
     assert "".join(pieces) == "the bad"

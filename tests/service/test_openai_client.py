@@ -8,18 +8,23 @@ import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx
-import openai
 import pytest
-from openai.types import Completion
 
 from rfa.service.schemas.openai import Completion as CompletionReply
 from rfa.service.schemas.openai import CompletionChunk, CompletionRequest, ModelList
+from tests.lazy import LazyModule
 from tests.service.models import FakeLanguage, byte_vocabulary, fake_models, slow_down
 from tests.service.replies import read
 from tests.waiting import PATIENCE, wait_until
+
+if TYPE_CHECKING:
+    import openai
+    from openai.types import Completion
+else:
+    openai = LazyModule("openai")
 
 SCRIPT = "the quick brown fox"
 KEY = "a-key-of-sixteen-or-more"
