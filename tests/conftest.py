@@ -207,9 +207,9 @@ def window_bundle(bundle_cache: Path) -> Path:
 @pytest.fixture(scope="session")
 def passes_bundle(bundle_cache: Path) -> Path:
     """A small untrained language model with up to three reweighting passes."""
-    from tests.small_language import BOTH, exported
+    from tests.small_language import PASSES, exported
 
-    return exported(bundle_cache, "passes", {**BOTH, "inner": 3}).path
+    return exported(bundle_cache, "passes", PASSES).path
 
 
 @pytest.fixture(scope="session")

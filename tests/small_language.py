@@ -22,6 +22,8 @@ from rfa.runtime.text.config import LanguageModelConfig
 TEXT = "It was the best of times, it was the worst of times, it was the age of wisdom, it was the age of foolishness. "
 SIZE: dict[str, Any] = {"d_model": 24, "n_layers": 2, "n_heads": 2, "head_dim": 6, "n_slots": 3, "mlp_ratio": 2}
 BOTH: dict[str, Any] = {"own_readout": True, "output_gate": True}
+# One layer, because each is traced anew for three graphs; the model of BOTH has two.
+PASSES: dict[str, Any] = {**BOTH, "n_layers": 1, "inner": 3}
 # Options of a model without slots, with the Student-t kernel.
 ATTENTION_ONLY: dict[str, Any] = {
     "n_slots": 0, "prior": "additive", "rotate_values": False, "unit_norm": True, "learned_decay": True,

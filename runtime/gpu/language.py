@@ -331,7 +331,8 @@ class TorchLanguageRuntime(Language):
         def run(chosen: Rows) -> list[Array]:
             rows = self._pool.padding_rows[: len(chosen)]
             slots.means[:, rows] = start[:, chosen]
-            slots.precisions[:, rows] = slots.precisions[:, self._pool.initial_row, None]
+            # A copy, because torch refuses to assign a view of the same tensor, which it notices for one layer only.
+            slots.precisions[:, rows] = slots.precisions[:, self._pool.initial_row, None].clone()
             result = self._runners[len(chosen)].run(tokens[chosen], positions[chosen], rows, rows, noise[chosen])
             after = [part[:, rows].transpose(0, 1).cpu().numpy().copy() for part in slots]
             return [result.logits, result.log_precision, result.latent, *after]

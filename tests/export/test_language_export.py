@@ -55,6 +55,8 @@ def silent(bundle: Bundle, batch: int) -> np.ndarray:
 def test_bundle_is_complete(language_bundle: Bundle, language_run: Path) -> None:
     assert language_bundle.kind == "lm"
     assert set(language_bundle.manifest.graphs) == {"step", "prefill", "attention"}
+    assert language_bundle.language.passes == (1, 1)
+    assert "passes" not in {tensor.name for tensor in language_bundle.manifest.graphs["step"].inputs}
     assert language_bundle.read("tokenizer.json") == (language_run / "tokenizer.json").read_bytes()
     assert check_golden(language_bundle) > 500
     provenance = language_bundle.manifest.provenance

@@ -10,7 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.runtime.bundle.bundle import Bundle, BundleError, check_golden, open_bundle
+from rfa.export.language_export import bundle_weights, constants_file
+from rfa.model.checkpoint import load_run
+from rfa.model.language import LanguageModel
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
 from rfa.runtime.bundle.golden import run_golden
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.golden import reproduce
@@ -20,9 +23,9 @@ from rfa.runtime.passes import PassesRange
 from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
 from rfa.runtime.text.language import Language, LanguageRuntime
 from tests.runtime.text.exact import EPS, ExactModel, begun, check_company, largest_errors, prompt_of, silence, stepped
-from tests.small_language import BOTH, exported
+from tests.small_language import PASSES, write_run
 
-PASSES = (1, 2, 3)
+NUMBERS = (1, 2, 3)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +49,7 @@ def runtime(made: Language) -> Any:
     assert made.pool.in_use == 0
 
 
-@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("passes", NUMBERS)
 def test_outputs_are_those_of_the_model_with_as_many(
     runtime: Any, onnx: LanguageRuntime, passes_bundle: Path, monkeypatch: pytest.MonkeyPatch, passes: int
 ) -> None:
@@ -80,7 +83,7 @@ def test_rows_with_different_numbers_share_a_batch(runtime: Any) -> None:
         context.release()
 
 
-@pytest.mark.parametrize("passes", PASSES)
+@pytest.mark.parametrize("passes", NUMBERS)
 def test_scores_have_the_bits_of_decoding_however_the_text_is_cut(runtime: Any, passes: int) -> None:
     tokens = prompt_of(runtime)[:24]
     whole, cut = begun(runtime, [], passes=passes), begun(runtime, [], passes=passes)
@@ -107,9 +110,19 @@ def test_a_state_is_continued_with_another_number(runtime: Any) -> None:
         context.release()
 
 
-def test_one_pass_has_the_bits_of_a_model_with_one(bundle_cache: Path, bundle: Bundle) -> None:
-    usual = exported(bundle_cache, "small", BOTH)
-    assert usual.language.passes == (1, 1) and "passes" not in {x.name for x in usual.manifest.graphs["step"].inputs}
+def test_one_pass_has_the_bits_of_a_model_with_one(
+    bundle: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model with one has the same weights and constants, so that its bundle differs in configuration and graphs."""
+    model = load_run(write_run(tmp_path / "run", {**PASSES, "inner": 1}))
+    assert isinstance(model, LanguageModel)
+    assert constants_file(model) == bundle.read(CONSTANTS_FILE)
+    weights = bundle_weights(model)
+    assert weights.keys() == bundle.weights().keys()
+    assert all(np.array_equal(weights[name], array) for name, array in bundle.weights().items())
+    usual = open_bundle(bundle.path)
+    monkeypatch.setattr(usual, "_family", bundle.language.model_copy(update={"inner": 1}))
+    assert usual.language.passes == (1, 1)
     found = []
     for one in (usual, bundle):
         runtime = CompiledLanguageRuntime(one, streams=2)
