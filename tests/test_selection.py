@@ -6,21 +6,18 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.selection import LONG, LONGEST, MOST_FILES, ONLY, left_out
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
-@pytest.mark.parametrize(
-    "entry", [*LONG, *LONGEST, *MOST_FILES, *(f"{file}::test_{name}" for file in ONLY for name in ONLY[file].split())]
-)
-def test_every_entry_names_a_file_or_a_test(entry: str) -> None:
-    file, _, name = entry.partition("::")
-    path = ROOT / file
-    assert path.is_dir() if file.endswith("/") else path.is_file()
-    assert not name or f"def {name}(" in path.read_text(encoding="utf-8")
+def test_every_entry_names_a_file_or_a_test() -> None:
+    named = (f"{file}::test_{name}" for file in ONLY for name in ONLY[file].split())
+    for entry in (*LONG, *LONGEST, *MOST_FILES, *named):
+        file, _, name = entry.partition("::")
+        path = ROOT / file
+        assert path.is_dir() if file.endswith("/") else path.is_file(), entry
+        assert not name or f"def {name}(" in path.read_text(encoding="utf-8"), entry
 
 
 def test_cases_of_many_files_are_spread_evenly() -> None:
