@@ -1,16 +1,19 @@
 """Calibrate a language model: the temperature of its confidence, and the remaining calibration error.
 
-The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). In each mode, T
-minimises the negative log likelihood (NLL) on the first half of the validation windows (Guo et al. 2017, On Calibration
-of Modern Neural Networks). The expected calibration error (ECE) is measured on the second half, with bins of equal
-mass, for the most likely token ("top") and for a token sampled from the calibrated distribution ("sampled"). The tail
-table also comes from the second half. Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
+The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). The first half of the
+validation windows is divided into parts. In each mode and part, a temperature minimises the negative log likelihood
+(NLL; Guo et al. 2017, On Calibration of Modern Neural Networks). T is their geometric mean, shrunk towards 1 as far as
+the parts disagree (`pooled_temperature`).
+
+The expected calibration error (ECE) is measured on the second half, with bins of equal mass, for the most likely token
+("top") and for a token sampled from the calibrated distribution ("sampled"). The tail table also comes from the second
+half. Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +35,9 @@ Reals = NDArray[np.float64]
 # With the default window, 65,536 tokens are evaluated. For so many tokens, a perfectly calibrated model has an ECE of
 # 0.4 %.
 MAX_WINDOWS = 256
-# Maximum number of logits in memory during the fit of a temperature. They take 256 MiB.
+# Parts with a temperature of their own. Successive windows are from the same book or its neighbour.
+PARTS = 8
+# Logits of a part in memory while fitting its temperature, which take 256 MiB.
 MAX_LOGITS = 1 << 26
 NEWTON_STEPS = 50
 # Upper bound of the temperature. For an uninformative model, the best temperature is infinite.
@@ -76,6 +81,21 @@ def fit_temperature(scored: ScoredTokens) -> float:
         if is_settled:
             break
     return 1 / inverse
+
+
+def pooled_temperature(temperatures: Sequence[float]) -> float:
+    """Return the temperature for a new text, given the best temperatures of some texts.
+
+    With t_i = log T_i and m_i the mean of the others, the result is exp(c · mean t), where c in [0, 1] minimises
+    Σ (c m_i - t_i)², the error of the prediction of each text from the others. c is 0 if the texts differ from each
+    other by more than from 1, and 1 if all are equal.
+    """
+    logs = np.log(temperatures)
+    if len(logs) == 1:
+        return float(temperatures[0])
+    others = (logs.sum() - logs) / (len(logs) - 1)
+    factor = np.clip(others @ logs / max(others @ others, np.finfo(np.float64).tiny), 0, 1)
+    return float(np.exp(factor * logs.mean()))
 
 
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
@@ -150,11 +170,14 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature to evenly spaced windows. Their number is limited by `MAX_LOGITS`, but is at least one."""
+    """Fit the temperature of each part on evenly spaced windows, as many as `MAX_LOGITS` allows, and pool them."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
-    parts = list(_passes(model, windows[:: -(-len(windows) // most)], mode))
-    logits, targets = (np.concatenate(arrays) for arrays in zip(*((p.logits, p.targets) for p in parts), strict=True))
-    return fit_temperature(ScoredTokens(logits, targets))
+    found = []
+    for part in np.array_split(windows, min(PARTS, len(windows))):
+        scored = list(_passes(model, part[:: -(-len(part) // most)], mode))
+        logits, targets = (np.concatenate(rows) for rows in zip(*((p.logits, p.targets) for p in scored), strict=True))
+        found.append(fit_temperature(ScoredTokens(logits, targets)))
+    return pooled_temperature(found)
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:

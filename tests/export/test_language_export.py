@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import cache
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 from tokenizers import Tokenizer
 
 from rfa.export import comparison
-from rfa.export.language_calibration import ScoredTokens, fit_temperature
+from rfa.export.language_calibration import ScoredTokens, fit_temperature, pooled_temperature
 from rfa.export.writing import rewrite_bundle
 from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
@@ -177,6 +178,23 @@ def test_temperature_without_a_minimum_stays_in_its_range() -> None:
     logits = np.eye(5, dtype=np.float32)
     assert fit_temperature(ScoredTokens(logits, np.arange(5))) == pytest.approx(1 / 20)
     assert fit_temperature(ScoredTokens(logits, (np.arange(5) + 1) % 5)) == pytest.approx(20)
+
+
+def test_texts_that_agree_give_their_temperature_and_others_a_smaller_correction() -> None:
+    assert pooled_temperature([1.3]) == pytest.approx(1.3)
+    assert pooled_temperature([1.3, 1.3, 1.3]) == pytest.approx(1.3)
+    assert pooled_temperature([0.9, 1 / 0.9, 0.98, 1 / 0.98]) == pytest.approx(1)
+    # One text in three needs a correction: the other two predict that it needs none.
+    assert pooled_temperature([1.2, 1.0, 1.0]) == pytest.approx(1)
+
+
+def test_the_correction_is_the_one_that_predicts_each_text_best_from_the_others() -> None:
+    logs = np.random.default_rng(0).normal(0.03, 0.03, 6)
+    others = [np.delete(logs, i).mean() for i in range(6)]
+    factors = np.linspace(0, 1, 1001)
+    best = min(factors, key=lambda c: sum((c * m - t) ** 2 for m, t in zip(others, logs, strict=True)))
+    assert 0 < best < 1
+    assert math.log(pooled_temperature(np.exp(logs).tolist())) == pytest.approx(best * logs.mean(), abs=1e-4)
 
 
 def test_reliability_of_a_calibrated_and_an_overconfident_forecaster() -> None:
