@@ -1,13 +1,13 @@
 """Calibrate a language model: the temperature of its confidence, and the remaining calibration error.
 
-The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). The first half of the
-validation windows is divided into parts. In each mode and part, a temperature minimises the negative log likelihood
-(NLL; Guo et al. 2017, On Calibration of Modern Neural Networks). T is their geometric mean, shrunk towards 1 as far as
-the parts disagree (`pooled_temperature`).
+The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). Every second window of
+the validation split is for fitting, so that all its texts contribute. These windows are divided into parts. In each
+mode and part, a temperature minimises the negative log likelihood (NLL; Guo et al. 2017, On Calibration of Modern
+Neural Networks). T is their geometric mean, shrunk towards 1 as far as the parts disagree (`pooled_temperature`).
 
-The expected calibration error (ECE) is measured on the second half, with bins of equal mass, for the most likely token
-("top") and for a token sampled from the calibrated distribution ("sampled"). The tail table also comes from the second
-half. Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
+The expected calibration error (ECE) is measured on the other windows, with bins of equal mass, for the most likely
+token ("top") and for a token sampled from the calibrated distribution ("sampled"). The tail table also comes from them.
+Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations
@@ -102,10 +102,7 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """Compute the content of calibration.json.
 
     Args:
-        model: Model to calibrate in each of its modes.
-        tokens: Token ids of the validation split. Temperatures are fitted to the first half of its windows, and errors
-            are measured on the second half.
-        window: Number of tokens per window.
+        tokens: token ids of the validation split. Every second window is for fitting, the others for evaluation.
 
     Raises:
         ValueError: If there are fewer tokens than in two windows.
@@ -117,7 +114,7 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
         )
     starts = np.linspace(0, len(tokens) - 1 - window, count).astype(int)
     windows = tokens[starts[:, None] + np.arange(window + 1)]
-    fit, held_out = (part.astype(np.int64) for part in np.split(windows, [count // 2]))
+    held_out, fit = (windows[start::2].astype(np.int64) for start in (0, 1))
     modes = {mode: _calibrate_mode(model, mode, fit, held_out) for mode in model.config.modes}
     return {
         "method": "temperature scaling, confidence = softmax(logits / temperature)[token]",
