@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -26,7 +28,7 @@ def test_only_numbers_below_float32_become_0_in_rows_with_such_a_deviation() -> 
     width = np.array([[1e-150, 1.0], [2e-38, 1.0], [3.0, 1.0]])
     mean = np.array([[-1e-200, -1e-45], [1e-150, 1.0], [3.0, 1.0]])
     empty = np.empty((3, 0, 3, 2))
-    given: dict[str, np.ndarray] = dict.fromkeys(StepOutputs._fields, np.zeros(3))
+    given: dict[str, Any] = dict.fromkeys(StepOutputs._fields, np.zeros(3))
     given |= {"mean": mean, "std": width.copy(), "interval": width.copy(), "moments": empty, "bands": empty}
     outputs = StepOutputs(**given)
     limit_outputs(outputs, UNLIMITED)
