@@ -46,7 +46,7 @@ MODELS: dict[str, dict[str, Any] | None] = {
 }
 TRAININGS = {
     "A5": RecallConfig("A5", (4, 8, 16, 32), steps=1000, tokens=1024),
-    "S5": RecallConfig("S5", (4, 8, 16, 32), steps=1000, tokens=1024),
+    "S5": RecallConfig("S5", (4, 8, 16, 32), steps=2000, tokens=1024),
     "recall": RecallConfig("recall", (2, 4, 8), steps=300),
 }
 ROWS = 512
