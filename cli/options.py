@@ -92,7 +92,7 @@ READING: Final[OptionTable] = {
     ),
     "every": (
         str | None, None,
-        typer.Option(help="Time step such as 5min or 1d. Rows are resampled to it by their mean."),
+        typer.Option(help="Time step, such as 5min or 1d. The rows in each step are replaced by their mean."),
     ),
 }  # fmt: skip
 

@@ -68,7 +68,10 @@ def join_pair(kind: str, first: Any, second: Any) -> Any:
 
 
 def split_pair(kind: str, texts: Sequence[str], first: Any, second: Any) -> tuple[Any, Any]:
-    """Split times into the two columns, in their types and digits. This is the inverse of `join_pair`."""
+    """Split times into two columns, with the data types and decimal places of the original columns.
+
+    This is the inverse of `join_pair`.
+    """
     import pyarrow as pa
 
     origin, unit, *_ = KINDS[kind]

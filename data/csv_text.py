@@ -76,7 +76,7 @@ def decode_text(content: bytes) -> tuple[str, tuple[str, ...], bytes | None]:
                 return content.decode(encoding), (), None
             except UnicodeDecodeError:
                 raise ValueError(
-                    f"the file starts like {encoding} but is not valid {encoding}; save it as UTF-8"
+                    f"the file has a byte order mark of {encoding}, but is not valid {encoding}; save it as UTF-8"
                 ) from None
     if b"\0" in content[:4096]:
         raise ValueError("the file is not text, Parquet or Arrow; save it as CSV")

@@ -38,7 +38,7 @@ NEW: Final = -1
 
 
 def read_log(text: str) -> Rows | None:
-    """Return the counts of each kind of line of a log by time. Return None for other text.
+    """Count the lines of a log by kind and time step. Return None if the text is not a log.
 
     Raises:
         ValueError: If the file is too large.

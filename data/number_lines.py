@@ -54,7 +54,7 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     if len(first) < FEWEST_LINES - 1 or not _form(first):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("lines with numbers may have at most 256 MiB; split the file, or save it as CSV")
+        raise ValueError("a file of lines with numbers may have at most 256 MiB; split it, or save it as CSV")
     lines = [line for line in text.splitlines() if line.strip()]
     form = _form(lines)
     if form is None or not NUMBER.sub("", form[0]):

@@ -1,4 +1,4 @@
-"""Cells of on and off, true and false and the like as 1 and 0."""
+"""Convert columns of word pairs, such as "on" and "off" or "true" and "false", to 1 and 0."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rfa.data.marks import present_cells
 from rfa.data.number_forms import PLAIN
 from rfa.data.table import combine_chunks
 
-# Words for on and off.
+# Pairs of words that mean 1 and 0, in lower case.
 SWITCHES: Final = (
     ("on", "off"), ("true", "false"), ("yes", "no"), ("open", "closed"), ("home", "not_home"), ("ein", "aus"),
     ("wahr", "falsch"), ("ja", "nein"), ("ja", "nee"), ("oui", "non"), ("vrai", "faux"), ("sí", "no"),
@@ -19,8 +19,10 @@ SWITCHES: Final = (
 
 
 def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarray, str] | None:
-    """Return a column with words such as on and off, or true and false, as 1 and 0, with a note. Return None for other
-    columns."""
+    """Convert a column of booleans, or of a pair of words such as "on" and "off", to 1 and 0. Also return a note.
+
+    Return None for other columns.
+    """
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -36,7 +38,7 @@ def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarra
 
 
 def switches_among_numbers(cells: Any) -> tuple[Any, list[str]]:
-    """Return the cells with on and off as 1 and 0, if there are numbers, and a note."""
+    """Replace words such as "on" and "off" by "1" and "0" if other cells are numbers. Also return notes."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

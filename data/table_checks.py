@@ -172,10 +172,12 @@ def _abbreviated(name: str, other: str | None) -> str | None:
 
 
 def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return the time zone that the name of the time column or another column names for all rows, and where, or None.
+    """Return the time zone of all rows, and a description of where the table states it.
+
+    The name of the time column or another column can state it. Return None if neither does.
 
     Args:
-        names: the columns that were joined to the time column.
+        names: Columns that were joined to the time column.
 
     Raises:
         ValueError: If a column has several time zones, or offsets that do not belong to the times.
@@ -200,7 +202,7 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
             if len(cells) > 1:
                 raise ValueError(
                     f"column {name!r} has several time zones, such as {cells[0]!r} and {cells[1]!r}; write the times "
-                    f"in UTC, or give --by {name!r} and --tz {cells[0]!r} if all are local to that time zone"
+                    f"in UTC; if all times are in {cells[0]!r}, give --by {name!r} and --tz {cells[0]!r}"
                 )
             return cells[0], f"in column {name!r}"
         if len(cells) == 1 and words <= ZONE_NAMES and is_local(columns[clock]) and not zone_minutes(column):

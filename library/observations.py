@@ -32,7 +32,7 @@ def numbers(y: Any, size: int) -> list[float | None] | None:
     is None.
 
     Raises:
-        ValueError: If `y` has another number of columns, or a value is not finite or too large.
+        ValueError: If `y` has the wrong number of columns, or a value is not finite or too large.
     """
     if y is None:
         return None

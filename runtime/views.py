@@ -1,8 +1,8 @@
-"""Read the parts of a tuple of arrays by its address. Compiled code reads each part where it is used.
+"""Pass a tuple of arrays to compiled code as one address. Each element is loaded where it is used.
 
 numba passes a tuple by value. A tuple of a hundred arrays has seven hundred words, which LLVM copies wherever the tuple
-is passed. This would take half of the time to compile a kernel. A view is one address, and its attributes are read
-where they are used:
+is passed. These copies would account for half of the compilation time of a kernel. A view is one address, and its
+attributes are read where they are used:
 
     view = packed(content)                   in a kernel: the content in words, on the caller's stack
     view.attribute, view[0]                  a number, an array, or the view of an inner tuple

@@ -230,7 +230,8 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
 
 def _states(column: Any, groups: Groups, most_bytes: int) -> list[str | None]:
     if sum(map(text_bytes, column.chunks)) > most_bytes:
-        raise InvalidRequest(f"{STATE} must not contain more text than the whole body", param=STATE, code="too_large")
+        message = f"the decoded texts of column {STATE} must have at most {most_bytes} bytes; send fewer rows"
+        raise InvalidRequest(message, param=STATE, code="too_large")
     rows = groups.first_rows(column.is_valid().to_numpy())
     return [None if row is None else column[row].as_py() for row in rows]
 

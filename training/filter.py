@@ -184,7 +184,7 @@ def train_filter(
         size = source.train.observations.shape[-1]
         if linear.observation_size != size:
             raise ValueError(
-                f"the matrices observe {linear.observation_size} components, but the data have {size} columns"
+                f"the observation matrix has {linear.observation_size} rows, but the data have {size} columns"
             )
         return _written(directory, "linear", linear, record, source.validation)
     return _train_deep(run, source, data, directory, record, report=report, show_progress=show_progress)

@@ -60,7 +60,7 @@ class TrainingConfig(SequenceTrainingConfig):
             raise ValueError(f"recurrent_from requires both modes, got modes {list(self.modes)}")
         if not 0 < self.recurrent_share < 1:
             raise ValueError(
-                f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train one mode, set modes"
+                f"recurrent_share must be in (0, 1), got {self.recurrent_share}; to train only one mode, set `modes`"
             )
         if self.attention_context < 0 or (self.attention_context and self.context % self.attention_context):
             raise ValueError(f"attention_context must divide context {self.context}, got {self.attention_context}")

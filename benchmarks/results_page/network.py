@@ -89,7 +89,7 @@ def gift_tables(document: Document) -> list[Table]:
              *(f"{one[1 - k]:.2f}" if (one := ratios(document, task, name)) else "–" for name in columns))
             for task, kept in tasks.items() if NAIVE in kept
         ]  # fmt: skip
-        note = f"The next table shows the {measure} of the naive forecast, and those of the models relative to it."
+        note = f"The columns show the {measure} of the naive forecast, and that of each model divided by this value."
         found.append(Table(("task", "windows", "naive", *columns), rows, note))
     return [*found, *_coverage(document)]
 

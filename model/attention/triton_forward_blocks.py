@@ -244,11 +244,12 @@ def distant_block(
     WIDTH: tl.constexpr, BLOCK_W: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, IS_LIGHT: tl.constexpr,
     WITH_PRECISION: tl.constexpr, FAST: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
-    """Add a complete block of distant keys, for which a matrix product gives log V and the shifts of the rows.
+    """Add a complete block of distant keys to the sums. One matrix product computes log V and the shifts of the rows.
 
-    If IS_LIGHT, the exponents in the table include that of E, and the sums are those of weight · E · factor / E(s).
-    Return out, Σ weight and Σ 2 / (nu U), where both sums are split over LANES. Unless IS_LIGHT, -out is returned
-    instead of out, because computing -q·k would take another instruction.
+    The notation is that of `triton_score.py`, and `triton_distant.py` describes the table. If IS_LIGHT, the exponents
+    in the table include the exponent of E, and b_sums accumulates weight · E · factor / E(s). Return out, Σ weight and
+    Σ 2 / (nu U), where both sums are split over LANES. Unless IS_LIGHT, -out is returned instead of out, because
+    computing -q·k would take another instruction.
     """
     b_k, b_v = load_whole_block(p_k, p_v, stride_kt, stride_vt, WIDTH, BLOCK_W, BN)  # [BN, W]
     b_key_total = tl.load(p_totals + tl.arange(0, BN))  # [BN]

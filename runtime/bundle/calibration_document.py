@@ -281,8 +281,8 @@ class LanguageData(Strict):
         lengths = {len(part) - 1 for part in self.rows.tokens}
         if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
             raise ValueError("rows.tokens must have equal lengths, each a multiple of every and at most window")
-        if len(self.rows.tokens) > self.held_out_tokens // self.window:
-            raise ValueError("rows.tokens must be windows of the held-out data")
+        if (count := len(self.rows.tokens)) > (most := self.held_out_tokens // self.window):
+            raise ValueError(f"rows.tokens has {count} windows, but the held-out data have only {most}")
         return self
 
 

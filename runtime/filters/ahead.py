@@ -63,7 +63,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Return the forecasts in the format in which a step contains them."""
+    """Convert the forecasts to a list of `ForecastPoint`, with one for each time."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))

@@ -97,7 +97,7 @@ def _learned_rows(counts, p):
 
 @inline_jit
 def learned_rows_of(sizes):
-    """Return the layout for sizes (n, P, whether C is the first rows of the identity)."""
+    """Return the layout of `work`. `sizes` are n, P, and whether C consists of the first P rows of the identity."""
     return _learned_rows(rows_of(sizes).end, sizes[1])
 
 
@@ -374,8 +374,8 @@ def _mix_row(work, sizes, i):
 def update(work, sizes, rule):
     """Compute the posterior from the prediction and its innovation.
 
-    `rule` contains the number of factors instead of passes. It is a variable, so that numba does not unroll the loops
-    over them.
+    The second element of `rule` is the number of factors. It is not a compile-time constant, so numba does not unroll
+    the loops over the factors.
     """
     n, _, _ = sizes
     _, factors, patience = rule

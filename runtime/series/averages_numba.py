@@ -319,7 +319,7 @@ def describe(values: Array, ends: Array, leads: Array, out: SeriesTokens, season
         ends: Number of cells after which each token is created, `[N]` int64, increasing. Tokens beyond the series are
             not created.
         leads: Horizons in cells, `[N, K]` int64 >= 1.
-        out: Output.
+        out: Arrays that receive the tokens.
         seasons: Season in cells that is known from the times, for each band of lags, `[LAGS]` int64. 0 if there is
             none.
     """

@@ -1,8 +1,8 @@
 """Recurrent mode of the series network on one CPU core, in compiled loops without torch.
 
 The equations are in `network.py`. Slots, norms and products are in `rfa.runtime.text`. A row is one token of one
-stream, which reads the slots of the stream after its last complete patch. Every row is computed separately, so its bits
-do not depend on the other rows of a call.
+stream. It reads the memory slots of the stream as they were after the last complete patch. Every row is computed
+separately, so its bits do not depend on the other rows of a call.
 """
 
 # mypy does not know the types of numba's dispatchers.

@@ -60,10 +60,12 @@ class TailModel(NamedTuple):
 
 
 class PrecisionTable(NamedTuple):
-    """Ratio of the calibrated variance of the state and that of the model. It is the product of a function of the gain
-    and a function of the running novelty.
+    """Ratio of the calibrated variance of the state to the variance that the model reports. It is the product of a
+    function of the gain and a function of the running novelty, which `export/precision_calibration.py` fits.
 
-    See export/precision_calibration.py.
+    Attributes:
+        gain, novelty: Grid points, `[G]` and `[N]`.
+        by_gain, by_novelty: Factors at the grid points, `[G]` and `[N]`.
     """
 
     gain: Array

@@ -95,7 +95,7 @@ def _late_bytes(model: FilterRuntime, options: FilterOptions | FilterStreamOptio
 
 
 def answer_bytes(model: FilterRuntime, options: FilterStreamOptions) -> int:
-    """Return the memory of one observation of a live stream until its reply is sent, in bytes."""
+    """Return the number of bytes that an observation of a live stream occupies until its reply is sent."""
     return frame_bytes(step_shape(model, options)) + (STATE_COPIES * model.state_bytes if options.state_every else 0)
 
 

@@ -190,7 +190,7 @@ class Supervisor:
             failures = 0 if child.has_served else failures + 1
             self._raise_if_hopeless(child, failures)
             pause = min(FIRST_PAUSE_SECONDS * 2**failures, LONGEST_PAUSE_SECONDS)
-            logger.error("%s; another one starts in %.1f s", child.describe_exit(), pause)
+            logger.error("%s; restarting in %.1f s", child.describe_exit(), pause)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return True

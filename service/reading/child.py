@@ -34,7 +34,7 @@ LONGEST_NAME: Final = 64
 
 
 def main() -> None:
-    """Read the file, and print the result."""
+    """Read the file on standard input, and write the result to standard output."""
     options: dict[str, Any] = json.loads(sys.argv[1])
     sys.meta_path.insert(0, WithoutPandas())
     for name in LATE:

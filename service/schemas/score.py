@@ -25,7 +25,7 @@ class TokenAlarmRequest(Request):
     """Options for alarms about tokens. A token raises an alarm if its tail probability is at most the rate."""
 
     rate: float = Field(
-        gt=0, le=LARGEST_RATE, description="alarm rate: expected share of the tokens of ordinary texts with an alarm"
+        gt=0, le=LARGEST_RATE, description="alarm rate: expected share of tokens in ordinary texts that raise an alarm"
     )
 
 

@@ -20,8 +20,7 @@ class PromptReader:
     """Reads the last tokens of a prompt.
 
     Args:
-        most: Number of tokens to read from the end. With one more than the limit, it is known whether the limit is
-            exceeded.
+        most: Number of tokens after which reading stops. To detect prompts that are too long, pass the limit plus one.
     """
 
     def __init__(self, vocabulary: Vocabulary, text: str, most: int) -> None:
