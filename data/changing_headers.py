@@ -1,4 +1,4 @@
-"""Text whose rows each have a header of their own, with some columns that only this row has."""
+"""Read text in which each row has its own header. Some columns occur only in the headers of some rows."""
 
 from __future__ import annotations
 

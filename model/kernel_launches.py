@@ -104,7 +104,7 @@ def intercepted_launches(taker: Taker) -> Iterator[None]:
 
 
 def call_of(function: Any, grid: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> KernelCall:
-    """Return the launch of the call `function[grid](*args, **kwargs)`."""
+    """Return the description of the launch `function[grid](*args, **kwargs)`."""
     signature = _signature(function.fn)
     named = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **named)

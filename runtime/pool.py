@@ -233,7 +233,7 @@ class DoubleBufferedPool(StatePool):
         return current
 
     def next_rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the rows for the next states of slots. See `current_rows` for the errors."""
+        """Return the rows to which the next states of slots are written. The errors are those of `current_rows`."""
         following: Array = self.current_rows(slots) ^ 1
         return following
 

@@ -113,7 +113,7 @@ def _config(case: Streams, rule: Rule) -> LinearFilterConfig:
 
 @torch.no_grad()
 def run_model(case: Streams, rule: Rule, *, absent: float = np.nan) -> Estimate:
-    """Run the filter over a case, all trials as one batch. absent: replaces missing values."""
+    """Run the filter over a case, with all trials as one batch. Missing values are replaced by `absent`."""
     trials, steps, n = case.truth.shape
     model = _double(LinearFilter if case.times is not None else GivenSteps, _config(case, rule))
     seen = np.isfinite(case.observations)

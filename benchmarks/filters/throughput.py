@@ -56,7 +56,7 @@ def processor_seconds(root: int) -> float:
 
 
 def requests(model: str) -> dict[str, Callable[[str], bytes]]:
-    """Return the requests for the same series in each form, as functions of the server's address."""
+    """Return functions that send the same series as rows, columns or Arrow to the server at a URL."""
     times, values = series(SIZES[model], COUNT)
     options = {"model": model, "levels": [0.9], "fields": FIELDS}
     names = [f"y{i}" for i in range(SIZES[model])]

@@ -149,7 +149,7 @@ def check_prompts(model: LanguageModel, dtype: torch.dtype) -> dict[str, float]:
 
 
 def measure_prompts(model: LanguageModel, timer: Timer) -> tuple[list[dict[str, Any]], list[Bar]]:
-    """Return the time of each quantum in each mode, and the bar of the slowest."""
+    """Measure the time of each quantum in each mode. Return the rows, and the target for the slowest quantum."""
     rows: list[dict[str, Any]] = []
     for name, (counts, behind) in QUANTA.items():
         prompts = ServedPrompts(model, torch.bfloat16, counts, behind)

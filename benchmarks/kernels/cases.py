@@ -38,10 +38,12 @@ def rfa_inputs(
     irregular: bool = False,
     scale: float = 1.0,
 ) -> AttentionInputs:
-    """Draw random inputs, equal in every dtype and on every device.
+    """Draw random inputs. A seed gives the same numbers in every dtype and on every device.
 
-    zero_decay_heads: number of first heads with mu = 0. irregular: random times with ties instead of token indices.
-    scale: standard deviation of q, k, v.
+    Args:
+        zero_decay_heads: Number of heads with mu = 0. They are the first ones.
+        irregular: Whether times are random, with ties, instead of token indices.
+        scale: Standard deviation of q, k and v.
     """
     generator = torch.Generator("cpu").manual_seed(seed)
 

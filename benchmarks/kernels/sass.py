@@ -78,7 +78,7 @@ def matrix_work(opcode: str) -> float:
 
 
 def parse(text: str) -> tuple[list[Instruction], dict[str, int]]:
-    """Return the instructions by address, and the index of the instruction after each label."""
+    """Return the instructions of a listing in order, and the index of the first instruction after each label."""
     instructions: list[Instruction] = []
     labels: dict[str, int] = {}
     for line in text.splitlines():

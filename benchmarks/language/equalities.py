@@ -50,7 +50,7 @@ class Tokens:
 
 @dataclass
 class Tally:
-    """The comparisons of one equality."""
+    """Results of the comparisons of replies that must be equal."""
 
     cases: int = 0
     equal: int = 0

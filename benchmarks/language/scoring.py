@@ -1,12 +1,12 @@
-"""Cost of the scores of a prompt's tokens, compared with reading the prompt, on one CPU thread.
+"""Measure the cost of scoring the tokens of a prompt, relative to reading the prompt, on one CPU thread.
 
     prefill       update the memory slots; nothing is returned
-    logits        the same, with the logits after every token
-    vocabulary    the product of `logits` with the vocabulary's matrix, alone
+    logits        update the memory slots, and compute the logits after every token
+    vocabulary    the matrix product of `logits` alone, with the matrix of the vocabulary
     scores        log probability, confidence, rank, entropy and tail of every token, from the logits
 
-The parts alternate in one process, on the same tokens in each round. A ratio is the median over the rounds of the
-part's processor time divided by that of `prefill`.
+The parts alternate in one process, on the same tokens in each round. A ratio is the processor time of a part
+divided by the processor time of `prefill`, as the median over the rounds.
 """
 
 from __future__ import annotations

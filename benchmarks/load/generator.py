@@ -39,14 +39,14 @@ _SCHEDULE_SEED = 20_260
 
 
 def authorization() -> dict[str, str]:
-    """Return the header with the API key of the environment, if set."""
+    """Return the header with the API key in `RFA_API_KEY`, or no headers if it is not set."""
     key = os.environ.get("RFA_API_KEY")
     return {"Authorization": f"Bearer {key}"} if key else {}
 
 
 @dataclass(frozen=True)
 class Share:
-    """The part of the load of this process: every `of`-th stream, and a share of every rate."""
+    """Part of the load that this process sends: every `of`-th stream, and 1 / `of` of every rate."""
 
     index: int = 0
     of: int = 1

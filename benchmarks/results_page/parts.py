@@ -32,7 +32,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """Named values, one per line: counts by name, a list, or nothing."""
+    """Named values, which are shown as a list with one value per line."""
 
     values: Mapping[str, Any]
 

@@ -103,7 +103,10 @@ def bring(data: Path, clones: Path, sources: Iterable[Source]) -> None:
 
 
 def committed(repository: str, path: str, clones: Path) -> bytes:
-    """Return a file of a repository at its commit. The repository is cloned if it is not in `clones`."""
+    """Return the content of a file of a GitHub repository at its commit in `COMMITS`.
+
+    The repository is cloned if it is not in the directory `clones`.
+    """
     clone = clones / repository.replace("/", "+")
     if not clone.exists():
         address = f"https://github.com/{repository}"

@@ -44,7 +44,7 @@ class LinearSystem(NamedTuple):
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> LinearSystem:
-        """Return the parameters for the configuration of a filter."""
+        """Compute the parameters of the compiled step from the configuration of a filter."""
         drift, noise = np.asarray(config.drift), np.asarray(config.measurement_noise)
         n, p = len(drift), len(noise)
         matrix = np.eye(n) if config.observation is None else np.asarray(config.observation)

@@ -63,7 +63,7 @@ class _KeptRow(NamedTuple):
 
 
 class LateWindow:
-    """Rows of the last `length` units of time, and snapshots of the stream.
+    """A window with the rows of the last `length` units of time, and snapshots of the stream.
 
     After `add`, filter `next_row` and pass its result to `accept` as long as `is_behind` is true. Then `take_answer`
     returns the result.

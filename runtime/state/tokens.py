@@ -49,7 +49,7 @@ class Tokens:
         self._clock = clock
 
     def seal(self, state: Opened, scope: StateScope) -> str:
-        """Return a token for this state, valid for `seconds`."""
+        """Encrypt a state. Return a token, which is valid for the `seconds` of this object."""
         issued = int(self._clock())
         header = _HEADER.pack(issued, issued + self._seconds, state.step, len(state.payload))
         return PREFIX + base64url.encode(self._sealer.seal(header + state.payload, scope, _PURPOSE))

@@ -141,7 +141,7 @@ class StepOutputs(NamedTuple):
 
     @classmethod
     def allocate(cls, rows: int, size: int, readout: Readout) -> StepOutputs:
-        """Allocate outputs for observations of `size` components."""
+        """Allocate the outputs of `rows` observations with `size` columns."""
         levels, horizon, calibrated = len(readout.names), len(readout.horizon), len(readout.calibration.levels)
         wide, row = (rows, size), (rows,)
         found = cls(

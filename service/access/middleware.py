@@ -37,8 +37,11 @@ def error_response(error: ServiceError) -> Response:
 
 
 async def refuse(error: ServiceError, scope: Scope, receive: Receive, send: Send) -> None:
-    """Send an error response. If the server does not support error responses to WebSocket handshakes, the handshake is
-    rejected with status 403 and without a document."""
+    """Send an error response.
+
+    If the server does not support error responses to WebSocket handshakes, a handshake is rejected with status 403 and
+    an empty body.
+    """
     if scope["type"] == "websocket" and "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": POLICY_VIOLATION, "reason": error.code})
         return

@@ -53,7 +53,7 @@ class ConnectionShare:
         self._status.set_connections(self._index, count)
 
     def limit(self) -> float:
-        """Return the number of connections from which on this process leaves new connections to others."""
+        """Return the number of connections above which this process leaves new connections to other processes."""
         fewest = self._status.fewest_connections(self._index)
         return fewest + ALLOWED_LEAD + fewest / ALLOWED_LEAD_DIVISOR
 

@@ -107,7 +107,10 @@ def write_quality(plan: QualityPlan, out: Path, *, workers: int = 1) -> dict[str
 
 
 def write_speed(plan: QualityPlan, out: Path) -> dict[str, Any]:
-    """Time the variants, and add the speeds to the table in `out` or to a new one of the complete runs."""
+    """Measure the speed of the variants, and add it to the document in `out`.
+
+    If there is no document of this plan, create one from the complete runs.
+    """
     runs = {name: LanguageRun.from_file(find_config(plan.config), name) for name in plan.variants}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -46,7 +46,7 @@ def shipped(name: str) -> np.ndarray:
 
 
 def drawn(field: Field, rng: np.random.Generator) -> np.ndarray:
-    """Return a draw of a field around .5, on which its filter is the best there is."""
+    """Draw a sample of a field with mean 0.5. The filter of the field is optimal for it."""
     index = np.arange(SIZE)
     roots = [
         np.linalg.cholesky(axis_correlation(field, axis, index[:, None] - index) + 1e-9 * np.eye(SIZE))

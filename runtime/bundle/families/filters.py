@@ -270,7 +270,7 @@ class DeepConfig(FilterConfig):
         )  # fmt: skip
 
     def cache_rows(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors of the cache row of an observation in attention mode."""
+        """Return the tensors that attention mode adds to its cache for an observation."""
         shape = self.n_layers, self.n_heads, 2 * self.head_dim
         return spec("keys", *shape), spec("values", *shape)
 

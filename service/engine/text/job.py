@@ -119,7 +119,7 @@ class GenerateJob(Job):
 
     @property
     def prompt_text(self) -> str:
-        """The prompt as text."""
+        """Text of the prompt. It is decoded if the request contains tokens."""
         prompt = self.options.prompt
         return prompt if isinstance(prompt, str) else self.model.vocabulary.decode(prompt)
 
