@@ -1,4 +1,4 @@
-"""Shared parts of the pictures: a light background, few colours, and a fingerprint of the drawn document."""
+"""Functions that draw the figures in one style, and store a fingerprint of the drawn document in each figure."""
 
 from __future__ import annotations
 

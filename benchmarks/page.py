@@ -70,7 +70,7 @@ def open_page(browser: Any, url: str, fragment: str = "", scheme: str = "light",
 
 
 def frames_of(times: Sequence[float]) -> dict[str, float]:
-    """Return the milliseconds between frames."""
+    """Return the number of frames, and quantiles of the times between them in milliseconds."""
     return {
         "frames": len(times),
         "median_ms": round(float(np.median(times)), 1),

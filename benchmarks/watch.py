@@ -53,7 +53,7 @@ series_limit = {series}
 
 
 def bodies(series: int, t: float) -> list[bytes]:
-    """Return the requests of a round, with a value of each series."""
+    """Return the bodies of remote-write requests that contain one value of each of `series` series at time `t`."""
     values = np.random.default_rng(int(t)).normal(100.0, 5.0, series).round(3).tolist()
     labels = {"__name__": "load", "job": "benchmark", "region": "eu-central-1", "service": "checkout"}
     return [

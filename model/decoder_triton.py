@@ -73,7 +73,7 @@ def turned_vector(p_vector, b_cos, b_sin, o_d, m_d, D: tl.constexpr):
 
 @triton.jit
 def turned_back(b_x, b_cos, b_sin):
-    """Return x e^{i phase}, [2, D]."""
+    """Rotate x by the phase: compute x e^{i phase}, real and imaginary part, [2, D]."""
     is_real = tl.arange(0, 2)[:, None] == 0  # [2, 1]
     b_real = tl.sum(tl.where(is_real, b_x, 0.0), axis=0)  # [D]
     b_imaginary = tl.sum(tl.where(is_real, 0.0, b_x), axis=0)  # [D]

@@ -189,7 +189,13 @@ class GpuKernels:
 
 @dataclass(frozen=True)
 class LongSeries:
-    """Device that processes long parts of a series, on a machine with a GPU."""
+    """Device that processes long parts of a series.
+
+    Attributes:
+        device: "cuda" or "cpu".
+        tokens: Smallest number of tokens of a part that is processed on the GPU. None if no GPU is used.
+        reason: Reason why no GPU is used. None if one is used.
+    """
 
     device: str
     tokens: int | None

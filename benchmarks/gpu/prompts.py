@@ -133,7 +133,7 @@ def read_by_model(model: LanguageModel, tokens: Sequence[Sequence[int]], mode: M
 
 
 def check_prompts(model: LanguageModel, dtype: torch.dtype) -> dict[str, float]:
-    """Return relative errors of the logits in both modes."""
+    """Return the relative errors of the logits of prompts on the GPU, by mode. The reference is the model on a CPU."""
     on_cpu = copy.deepcopy(model).cpu()
     prompts, tokens = Prompts(model, dtype, CHECKED), tokens_of(CHECKED, model.config.vocab_size)
     errors: dict[str, float] = {}

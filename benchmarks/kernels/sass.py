@@ -224,10 +224,10 @@ def _graph(text: str) -> tuple[list[Instruction], dict[int, range], dict[int, tu
 
 
 def copies_ahead(text: str, loop: Loop) -> float | None:
-    """Return the number of turns between the asynchronous copy of a block and its use.
+    """Return the number of iterations between the asynchronous copy of a block and its use.
 
-    This is the number of groups of copies that may be pending after a turn's wait, over the groups that a turn starts.
-    None without asynchronous copies.
+    It is the number of groups of copies that may be pending after the wait of an iteration, divided by the number of
+    groups that an iteration starts. Return None if there are no asynchronous copies.
     """
     _, blocks, _, _ = _graph(text)
     within = {i for block in loop.blocks for i in blocks[block]}
@@ -238,7 +238,7 @@ def copies_ahead(text: str, loop: Loop) -> float | None:
 
 
 def guarded(text: str, loop: Loop) -> Loop:
-    """Return the instructions that run only if a loop runs, itself included.
+    """Return the instructions that run only if a loop runs, including those of the loop.
 
     These follow the first block on the way to the loop that a path to the end of the kernel can avoid. A loop on every
     such path has none.

@@ -123,7 +123,7 @@ def _prompt_length(load: TextLoad) -> int:
 
 
 async def write_cases(engine: Engine, load: TextLoad, indices: Sequence[int]) -> list[TextCase]:
-    """Generate the cases with these indices; the index is the seed."""
+    """Generate the test cases with the given indices. The index of a case is its random seed."""
     prompts: dict[int, str] = {}
     for index in indices:
         number = index // SEEDS_PER_PROMPT

@@ -28,7 +28,12 @@ from rfa.runtime.text.config import LanguageModelConfig, StrictConfig
 
 @dataclass(frozen=True)
 class StackedOptions(StrictConfig):
-    """`passes` K. `gated`: mix the one-step prediction into each pass; otherwise a pass returns the estimate."""
+    """Options of `StackedMixer`.
+
+    Attributes:
+        passes: Number of passes K.
+        gated: Whether each pass mixes its estimate with the one-step prediction. Otherwise, it returns the estimate.
+    """
 
     passes: int = 2
     gated: bool = True

@@ -71,7 +71,7 @@ def measure() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print and write the file."""
+    """Run the benchmark, print the results and write them to a file."""
     given = parser(__doc__, "series-skewed").parse_args()
     here = origin("python -m rfa.benchmarks.series.skewed")
     finish("series-skewed", given.out, {**here, **measure()})

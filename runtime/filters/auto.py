@@ -215,7 +215,7 @@ class AutoRuntime(FilterRuntime):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of a slot of the pool in bytes, which is large for many columns. See `FilterRuntime`."""
+        """Memory of a slot of the pool in bytes. It is counted, because it is large for many columns."""
         return self.state_bytes
 
     @staticmethod

@@ -42,7 +42,7 @@ PRECISION, WEIGHT, NIS, LOG_LIKELIHOOD = range(4)
 
 
 def observed(p: int, n: int) -> Observed:
-    """Return buffers for an observation of P components and a state of size n."""
+    """Allocate the outputs for an observation with `p` columns and a state of size `n`."""
     shapes = (p,), (p, p), (p,), (p, p), (n, n), (n,), (n, n), (4,)
     return Observed(*(np.zeros(shape) for shape in shapes))
 

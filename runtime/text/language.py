@@ -1,4 +1,4 @@
-"""A language bundle as functions on NumPy arrays, in all of its decoding modes."""
+"""Run the language model of a bundle on NumPy arrays, in all of its decoding modes."""
 
 from __future__ import annotations
 

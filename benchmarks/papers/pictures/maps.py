@@ -22,7 +22,10 @@ PIXELS = 128
 
 @torch.no_grad()
 def last_weights(model: LanguageModel, tokens: Tensor) -> Tensor:
-    """Return the attention `[H, N, N]` of the last layer for tokens `[N]`; of RFA before the decay, as in the paper."""
+    """Return the attention weights `[H, N, N]` of the last layer for tokens `[N]`.
+
+    The weights of RFA are those before the decay, as in the paper.
+    """
     blocks: Any = model.blocks
     hidden: Tensor = model.embedding(tokens[None]) * model.config.d_model**0.5
     for block in blocks[:-1]:
