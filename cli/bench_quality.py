@@ -44,7 +44,7 @@ def bench_quality(
     workers: Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel, each with one thread.")] = 1,
     device: Device = "auto",
     evaluate_only: Annotated[
-        bool, typer.Option("--evaluate-only", help="Score runs that are already trained, and train none.")
+        bool, typer.Option("--evaluate-only", help="Score only the runs that are already trained.")
     ] = False,
     speed_only: Annotated[
         bool, typer.Option("--speed-only", help="Measure only the speed of the variants, on one thread.")

@@ -23,8 +23,8 @@ Decode = Annotated[
     Literal["recurrent", "attention"] | None,
     typer.Option(
         help=(
-            "Mode of the model: `recurrent` uses memory slots of constant size, `attention` a cache that grows with "
-            "the text. The default is `recurrent` if the bundle supports it."
+            "Mode of the model: `recurrent` uses memory slots of constant size; `attention` uses a cache that grows "
+            "with the text. The default is `recurrent` if the bundle supports it."
         )
     ),
 ]

@@ -32,7 +32,7 @@ def is_workbook(content: bytes) -> bool:
 
 
 def read_workbook(content: bytes, sheet: str | None) -> Table:
-    """Return a sheet, which is read like a CSV file.
+    """Read a sheet of a workbook as a table, in the same way as a CSV file.
 
     Args:
         content: Content of the workbook.

@@ -49,7 +49,7 @@ class Rows:
         values = list(dict.fromkeys(name for columns in self.columns for name in columns))
         check_cells(sum(lengths) * (len(names) + len(values)))
         if not sum(lengths):
-            raise ValueError("this JSON has series without values")
+            raise ValueError("the series in this JSON document have no values; choose a range of times that has values")
         series = pa.array(np.repeat(np.arange(len(lengths)), lengths))
         found = {
             name: pa.chunked_array([pa.array([_text(labels.get(name, "none")) for labels in self.labels]).take(series)])

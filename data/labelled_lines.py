@@ -50,7 +50,7 @@ def read_labelled(text: str) -> Rows | None:
     if not first or sum(map(_is_labelled, first)) < LABELLED_SHARE * len(first):
         return None
     if len(text) > MOST_CHARACTERS:
-        raise ValueError("lines of labelled cells may have at most 256 MiB; split the file, or save it as CSV")
+        raise ValueError("a file of labelled lines may have at most 256 MiB; split it, or save it as CSV")
     rows: list[dict[str, str]] = []
     lines = [line for line in text.splitlines() if line.strip()]
     labelled = [line for line in lines if _is_labelled(line)]

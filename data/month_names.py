@@ -163,8 +163,10 @@ def to_english(cells: Any, language: str) -> Any:
 
 
 def from_english(text: str, language: str) -> str:
-    """Convert a date with an English month name, full or abbreviated, to a language, or a date to the calendar of the
-    language."""
+    """Convert the English month name in a date to another language, or the date to the calendar of that language.
+
+    The name may be abbreviated.
+    """
     if language == "ja":
         era, origin = next((era, year) for era, year in ERAS.items() if year < int(YEAR.search(text)[1]))  # type: ignore[index]
         return YEAR.sub(lambda year: f"{era}{int(year[1]) - origin}年", text)

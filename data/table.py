@@ -82,7 +82,7 @@ def combine_chunks(column: Any) -> Any:
 
 
 def unique_names(names: list[str]) -> list[str]:
-    """Return names of which repeated ones end with a number, as in `load` and `load_2`."""
+    """Make names unique. A number is appended to repeated names, as in `load` and `load_2`."""
     found: list[str] = []
     for name in names:
         count, new = 1, name

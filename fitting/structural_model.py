@@ -90,8 +90,10 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Return the initial values and bounds of the parameters by name, in the order of the raw vector. Their units are
-    steps and spreads."""
+    """Return the initial values and bounds of the parameters by name, in the order of the raw vector.
+
+    Times are in steps, and values in multiples of the scale of the series.
+    """
     found = {
         "offset": Parameter(0.0, -3.0, 3.0),
         "noise": Parameter(0.02, 1e-5, 10.0),

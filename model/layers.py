@@ -101,7 +101,7 @@ class RobustMixer(TokenMixer):
         return self.initial_means.float(), positive(self.initial_precision_raw.float())
 
     def initial_ring(self) -> Tensor:
-        """Return the ring `[W, H, 4D + 2S]` before the first token."""
+        """Return the ring buffer of the last W tokens before the first token, `[W, H, 4D + 2S]`."""
         at_rest = self.own_process(1) + PROCESS_GATE_SCALE
         return empty_ring(self.config.window, at_rest, 2 * self.config.head_dim)
 

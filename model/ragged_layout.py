@@ -76,7 +76,7 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Return the types and shapes of the copied arrays for given numbers of tokens, streams and pages per stream."""
+        """Return the types and shapes of the copied arrays. `pages` is the number of pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}

@@ -139,7 +139,7 @@ class Regression:
         return shared, columns
 
     def shift(self, out: StepOutputs, trace: Traced, effect: Effect) -> None:
-        """Add the effect to the outputs and to the trace, and limit the forecasts to possible values."""
+        """Add the effect of covariates to the outputs and the trace, and limit the forecasts to possible values."""
         shift(out, effect.seen, effect.ahead)
         if len(trace.mean):
             trace.mean[:] += effect.seen

@@ -66,7 +66,7 @@ class AdjustedLogits:
         self._bias = np.array(list(rules.logit_bias.values()), np.float32)
 
     def add(self, token: int) -> None:
-        """Record a generated token."""
+        """Count a generated token, for penalties and `min_tokens`."""
         self._is_seen[token] = True
         self._counts[token] += 1
         self._generated += 1

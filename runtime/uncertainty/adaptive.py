@@ -160,8 +160,10 @@ class Horizons(NamedTuple):
 
 @inline_jit
 def typical_step(step, lag, count):
-    """Return the running mean of a stream's lags, each clipped to half and twice the mean. It is 0 before the first
-    lag."""
+    """Update the running mean of a stream's lags, and return it.
+
+    A lag is clipped to the range from half of the mean to twice the mean. The mean is 0 before the first lag.
+    """
     if lag <= 0:
         return step
     if step == 0:

@@ -271,7 +271,7 @@ class Supervisor:
             case "prepared":
                 child.answer(message["generation"], message["version"], message["reason"])
             case other:
-                raise ChannelError(f"unknown message {other[:20]!r}")
+                raise ChannelError(f"the server process sent an unknown message: {other[:20]!r}")
 
     async def _watch(self, child: Child) -> None:
         """Kill a process that sends no heartbeats."""
