@@ -17,8 +17,9 @@ MOST_REMARKS, MOST_REMARK_SHARE = 100, 0.1
 def read_cells(
     content: bytes, start: int, names: list[str], separator: str, before: int, *, is_large: bool | None = None
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the cells below a header that ends on line `before` and at byte `start`, as text columns, and a note on
-    lines that are not rows.
+    """Read the cells below a header that ends on line `before` and at byte `start`, as text columns.
+
+    Also return a note on lines that are not rows.
 
     Raises:
         ValueError: If a row and the header have different numbers of cells.

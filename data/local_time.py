@@ -1,4 +1,4 @@
-"""Conversion between local times of a time zone and seconds since 1970 UTC."""
+"""Convert local times of a time zone to seconds since 1970 UTC, and back."""
 
 from __future__ import annotations
 

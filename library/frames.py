@@ -131,8 +131,8 @@ class FileData:
         self.table = load_table(source)
 
     def use(self, table: Table) -> None:
-        """Replace the table by the one that the loader converted. It has one row per value and units in the column
-        names."""
+        """Replace the table by the converted table of the loader. It has one row per value, and its column names
+        contain the units."""
         self.table = table
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:

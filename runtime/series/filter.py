@@ -144,7 +144,7 @@ class SeriesRuntime(FilterRuntime):
         return found
 
     def mixed(self) -> SeriesRuntime:
-        """Return the model for one column whose forecasts are mixtures of those of the network and of simple
+        """Return the model for one column that mixes the forecasts of the network with those of simple
         experts."""
         digest = hashlib.sha256(MIXED_MAGIC + self.digest.encode()).hexdigest()
         return SeriesRuntime(MIXTURE, digest, self.decoder, 1, self.buffers, self.device, is_mixed=True)

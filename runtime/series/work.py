@@ -37,7 +37,7 @@ def count_cells(clock, times, cells):
 
 
 def row_work(clock: Array, times: Array, output_cost: int, columns: int) -> Array:
-    """Return the cost of each row.
+    """Return the cost of processing each row, `[R]`.
 
     Args:
         clock: Clock of the stream, as stored in the pool.

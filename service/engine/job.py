@@ -82,7 +82,7 @@ class Job:
         return 1
 
     def weight(self, _: Any) -> int:
-        """Return the number of events as which this event counts in the buffer of the reader."""
+        """Return the number by which this event increases the count of events in the buffer of the reader."""
         return 1
 
     @property
