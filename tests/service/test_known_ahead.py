@@ -185,7 +185,7 @@ async def test_many_series_may_each_have_columns_of_their_own(client: httpx.Asyn
         (
             {"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}},
             "alarm.range",
-            "does not support known",
+            "cannot be combined with known",
         ),
     ],
 )
@@ -212,7 +212,7 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
         lambda: rfa.detect(frame.assign(z=1.0)[["y", "z"]], range=(0, 1), known="z"),
         lambda: rfa.Stream(known=["a"], alarm={"rate": 0.01, "range": (0, 1)}),
     ):
-        with pytest.raises(ValueError, match=r"alarm\.range does not support known; leave out one of them"):
+        with pytest.raises(ValueError, match=r"alarm\.range cannot be combined with known; leave out one of them"):
             call()
     with pytest.raises(ValueError, match=r"known contains 'b', which is not .*; its known columns are a"):
         rfa.Stream(known=["a"]).update(None, 1.0, known={"b": 1.0})

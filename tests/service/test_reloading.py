@@ -229,7 +229,7 @@ async def test_a_death_of_one_that_has_prepared_stops_the_round(
         last.answer = die_first
         before, now = await reload(server, "b")
         assert now == before and server.outcomes() == {"aborted": 1}
-        check_none(server, before, caplog, "server process 0 ended")
+        check_none(server, before, caplog, "server process 0 exited")
 
 
 async def test_a_failure_that_nobody_foresaw_ends_the_round_and_not_the_reloading(tmp_path: Path) -> None:

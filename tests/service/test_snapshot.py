@@ -65,7 +65,7 @@ def add_many(bundle: Path) -> None:
         (lambda bundle: os.mkfifo(bundle / "pipe"), "pipe is not a regular file"),
         (lambda bundle: (bundle / "folder").mkdir(), "folder is not a regular file"),
         (lambda bundle: (bundle / "manifest.json").unlink(), "does not contain manifest.json"),
-        (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "max_bundle_bytes"),
+        (lambda bundle: (bundle / "large").write_bytes(bytes(PLENTY)), "RFA_MAX_BUNDLE_BYTES"),
         (lambda bundle: bundle.rename(bundle.with_name("gone")), "linear: the directory cannot be read"),
         (add_many, f"more than {MAX_FILES} files"),
     ],
@@ -83,7 +83,7 @@ def test_all_bundles_share_one_bound(bundles: list[Path], home: Path) -> None:
     (bundles[1] / "weights").write_bytes(bytes(600))
     (bundles[0] / "weights").write_bytes(bytes(600))
     take_snapshot(bundles, home, 1, 1_300)
-    with pytest.raises(BundleError, match="max_bundle_bytes"):
+    with pytest.raises(BundleError, match="RFA_MAX_BUNDLE_BYTES"):
         take_snapshot(bundles, home, 2, 1_200)
 
 
