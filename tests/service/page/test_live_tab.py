@@ -61,7 +61,7 @@ def test_two_models_see_the_same_stream(browser: Any, server: Live) -> None:
         begin(page, 2)
         steps(page, 5)
         page.locator("#live-panes .told", has_text=re.compile("^5 ")).nth(1).wait_for()
-        assert page.locator("#live-panes h2").all_text_contents() == ["By the model auto", "By the model series"]
+        assert page.locator("#live-panes h2").all_text_contents() == ["Model auto", "Model series"]
         first, second = re.findall(r"const frames = (\[.*\]);", copied(page, "live", "JavaScript"))
     assert json.loads(first)[1:] == json.loads(second)[1:]
 
@@ -91,7 +91,7 @@ def test_what_the_server_refuses_is_shown(browser: Any, server: Live) -> None:
         page.locator("#live-panes h2", has_text="linear").wait_for()
         page.click("#live-step")
         page.locator("#live-error", has_text="linear").wait_for()
-        assert page.text_content("#live-panes .told") == ""  # for nothing was drawn
+        assert page.text_content("#live-panes .told") == "Ready."  # no observation was filtered
 
 
 def test_what_it_copies_runs_and_answers_the_same(browser: Any, server: Live) -> None:
