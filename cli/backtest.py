@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from rfa.cli.filter_options import USUAL_RATE, AlarmOptions, Leads, ModelOptions, Sources
+from rfa.cli.filter_options import AlarmOptions, Leads, ModelOptions, Sources
 from rfa.cli.options import JsonFlag, reads_files
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def backtest_series(
     labels = None if windows is None else read_windows(windows, reading.zone)
     if len(data) == 1 and Path(data[0]).suffix in CONFIGS:
         options = {
-            "--rate": alarm.rate != USUAL_RATE, "--quiet": alarm.quiet, "--min-deviation": alarm.min_deviation,
+            "--rate": alarm.rate is not None, "--quiet": alarm.quiet, "--min-deviation": alarm.min_deviation,
             "--rules": alarm.rules, "--mute": alarm.mute, "--lead": lead, "--model": model.bundle,
             "--system": model.system, "--direction": alarm.direction != "both",
         }  # fmt: skip

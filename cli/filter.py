@@ -14,7 +14,6 @@ import typer
 
 from rfa.cli.digits import parse_digits
 from rfa.cli.filter_options import (
-    USUAL_RATE,
     AlarmOptions,
     AlarmRate,
     Flag,
@@ -147,7 +146,7 @@ def plot_series(
     *,
     out: Picture = None,
     horizon: Horizon = None,
-    rate: Rate = USUAL_RATE,
+    rate: Rate = None,
     model: ModelOptions,
     reading: ReadOptions,
     source: dict[str, str | None],

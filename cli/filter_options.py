@@ -74,8 +74,9 @@ Smooth = Annotated[
     bool, typer.Option("--smooth", help="Also print smoothed estimates, which use earlier and later rows.")
 ]
 Lag = Annotated[int | None, typer.Option(min=0, help="Number of later rows to use for smoothing. The default is all.")]
-AlarmRate = Annotated[str | None, typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001.")]
-Rate = Annotated[str, typer.Option(help="Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001.")]
+RATE_HELP = "Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001."
+AlarmRate = Annotated[str | None, typer.Option(help=RATE_HELP)]
+Rate = Annotated[str | None, typer.Option(help=RATE_HELP, show_default=USUAL_RATE)]
 Mute = Annotated[
     list[str] | None,
     typer.Option(
@@ -194,7 +195,7 @@ class RangeOptions:
 class AlarmOptions:
     """Options for alarms."""
 
-    rate: Rate = USUAL_RATE
+    rate: Rate = None
     quiet: Quiet = 0
     direction: Direct = "both"
     min_deviation: MinDeviation = 0.0
@@ -209,8 +210,9 @@ class AlarmOptions:
         """
         from rfa.cli.filter_run import parse_alarm
 
+        rate = USUAL_RATE if self.rate is None else self.rate
         return parse_alarm(
-            self.rate, zone, self.rules, "--rate", quiet=self.quiet, direction=self.direction,
+            rate, zone, self.rules, "--rate", quiet=self.quiet, direction=self.direction,
             min_deviation=self.min_deviation, mute=self.mute or [],
         )  # fmt: skip
 

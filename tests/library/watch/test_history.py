@@ -94,6 +94,7 @@ def test_one_line_says_what_is_wrong(tmp_path: Path) -> None:
     config = written("http://127.0.0.1:1", tmp_path)
     for options, message in (
         (("--rate", "1/day"), "--rate is not supported with a configuration"),
+        (("--rate", "0.001"), "--rate is not supported with a configuration"),
         (("--from", "yesterday"), "--from"),
         (("--to", "2026-03-01"), "http://127.0.0.1:1: "),
     ):
