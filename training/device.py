@@ -1,10 +1,11 @@
-"""Choose the device for training and evaluation."""
+"""Choose the device and the precision for training and evaluation."""
 
 from __future__ import annotations
 
 import torch
 
 DEVICES = ("auto", "cpu", "cuda")
+PRECISIONS = ("auto", "bf16", "fp32")
 
 
 def choose_device(name: str) -> torch.device:
@@ -20,3 +21,17 @@ def choose_device(name: str) -> torch.device:
         reason = "finds no NVIDIA GPU" if torch.version.cuda else "is built without CUDA"
         raise ValueError(f"--device cuda: torch {torch.__version__} {reason}; use --device cpu")
     return torch.device("cuda" if has_gpu and name != "cpu" else "cpu")
+
+
+def uses_bfloat16(precision: str, device: torch.device) -> bool:
+    """Return whether matrix products are computed in bfloat16 on `device` for a setting of `PRECISIONS`.
+
+    "auto" selects bfloat16 where the hardware multiplies it. Other processors emulate it, about twenty times more
+    slowly than float32.
+    """
+    if precision != "auto":
+        return precision == "bf16"
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    found = torch.cpu.get_capabilities()
+    return any(found.get(name, False) for name in ("amx_bf16", "avx512_bf16", "bf16"))

@@ -25,7 +25,7 @@ from rfa.model.language import LanguageModel
 from rfa.model.loading import load_model
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import Blocks, Corpus, file_hashes, prepare_corpus, split_files, trained_splits
-from rfa.training.device import choose_device
+from rfa.training.device import choose_device, uses_bfloat16
 from rfa.training.documents import FIELD
 from rfa.training.language_config import LanguageRun, find_config
 from rfa.training.language_losses import Loss, compiled_cross_entropy, cross_entropy, has_compiler, validation_loss
@@ -164,9 +164,10 @@ class Trainer:
         self.optimiser.zero_grad()
         self.model.passes = config.passes_of(self.step, self.run.model.inner)
         losses: dict[str, float] = dict.fromkeys(self.modes_now, 0.0)
+        bfloat16 = uses_bfloat16(config.precision, self.device)
         for part in zip(inputs.chunk(parts), targets.chunk(parts), strict=True):
             for mode in self.modes_now:
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+                with torch.autocast(self.device.type, torch.bfloat16, enabled=bfloat16):
                     tokens, following = (self._windows(rows, mode) for rows in part)
                     loss = loss_of(self.model, tokens, following, mode)
                 # There is one backward pass per mode, so that only the activations of one mode are in memory.

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from rfa.runtime.text.config import StrictConfig, check_choice
+from rfa.training.device import PRECISIONS, uses_bfloat16
 from rfa.training.muon import Float32Muon
 from rfa.training.processes import part_like
 
 OPTIMISERS = ("adam", "muon")
 SCHEDULES = ("onecycle", "wsd")
 DECAYS = ("linear", "sqrt")
-PRECISIONS = ("bf16", "fp32")
 
 # Matrices with a smaller dimension than this are parameters of heads and slots. They are trained without weight decay
 # and without Muon.
@@ -45,7 +45,7 @@ class OptimiserConfig(StrictConfig):
             other parameters with Adam.
         decay: Shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
         ema: Weight of the old value in the running average. 0 disables the average.
-        matrix_precision: Precision of the matrix products of Muon. fp32 is faster on processors without bfloat16.
+        matrix_precision: Precision of the matrix products of Muon, one of `PRECISIONS`.
     """
 
     steps: int
@@ -63,7 +63,7 @@ class OptimiserConfig(StrictConfig):
     decay_fraction: float = 0.7
     decay: Literal["linear", "sqrt"] = "linear"
     ema: float = 0.0
-    matrix_precision: Literal["bf16", "fp32"] = "bf16"
+    matrix_precision: str = "auto"
 
     def __post_init__(self) -> None:
         if self.steps < 1:
@@ -200,7 +200,8 @@ class Optimiser:
         self.parts: list[torch.optim.Optimizer] = [adam]
         if config.optimiser == "muon":
             group = {"params": block_matrices(module), "peak": config.matrix_learning_rate}
-            muon = torch.optim.Muon if config.matrix_precision == "bf16" else Float32Muon
+            device = next(module.parameters()).device
+            muon = torch.optim.Muon if uses_bfloat16(config.matrix_precision, device) else Float32Muon
             self.parts.append(
                 muon(
                     [group],

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from rfa.runtime.text.config import Mode, check_choice
-from rfa.training.optimiser import PRECISIONS, OptimiserConfig
+from rfa.training.device import PRECISIONS
+from rfa.training.optimiser import OptimiserConfig
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,7 @@ class SequenceTrainingConfig(OptimiserConfig):
 
     Attributes:
         modes: Modes to train.
+        precision: Precision of the matrix products of the model, one of `PRECISIONS`.
         compile: Whether to use torch.compile.
         minutes: Time limit of the training steps, in minutes. The learning rates then depend on the share of the time
             that has passed. With None, the run ends after `steps` steps.
@@ -27,7 +29,7 @@ class SequenceTrainingConfig(OptimiserConfig):
     modes: tuple[Mode, ...] = ()
     seed: int = 0
     validate_every: int = 250
-    precision: str = "bf16"
+    precision: str = "auto"
     compile: bool = False
     minutes: float | None = None
 

@@ -25,7 +25,7 @@ from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import BASE_PATHS, LEVELS, REACH
 from rfa.runtime.text.config import Mode
 from rfa.training.corpus import file_hashes
-from rfa.training.device import choose_device
+from rfa.training.device import choose_device, uses_bfloat16
 from rfa.training.optimiser import Optimiser, rate_factor
 from rfa.training.plot import METRICS_FILE
 from rfa.training.provenance import provenance
@@ -227,7 +227,7 @@ class SeriesTrainer:
         total = torch.zeros((), device=self.device)
         for mode, (part, share) in itertools.product(config.modes, parts):
             self.model.mode = mode
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=config.precision == "bf16"):
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=uses_bfloat16(config.precision, self.device)):
                 quantiles = self._forward(part.tokens, part.ends, part.asked)
             loss = weighted_mean(pinball(quantiles, part), part.weights) * share / len(config.modes)
             loss.backward()

@@ -12,6 +12,7 @@ from torch.optim import lr_scheduler
 
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
+from rfa.training.device import uses_bfloat16
 from rfa.training.optimiser import Optimiser, OptimiserConfig, one_cycle, parameter_groups, rate_factor
 
 STEPS = 200
@@ -195,3 +196,14 @@ def test_going_on_from_a_state_equals_not_stopping(choice):
     for pair in ((whole, saved), (whole_optimiser.averaged, again_optimiser.averaged)):
         for (name, a), b in zip(pair[0].named_parameters(), pair[1].parameters(), strict=True):
             assert torch.equal(a, b), name
+
+
+@pytest.mark.parametrize(
+    ("hardware", "expected"),
+    [({}, False), ({"avx512_f": True}, False), ({"avx512_bf16": True}, True), ({"amx_bf16": True}, True)],
+)
+def test_auto_computes_in_bfloat16_where_the_processor_multiplies_it(monkeypatch, hardware, expected):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: hardware)
+    assert uses_bfloat16("auto", torch.device("cpu")) is expected
+    assert uses_bfloat16("bf16", torch.device("cpu"))
+    assert not uses_bfloat16("fp32", torch.device("cpu"))
