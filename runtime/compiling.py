@@ -45,7 +45,7 @@ def source_inline_jit(function: Function) -> Function:
 
 
 def kernel_jit(
-    *modules: ModuleType, allocates: bool = False, fastmath: Collection[str] = FASTMATH
+    *modules: ModuleType, allocates: bool = False, fastmath: Collection[str] = FASTMATH, parallel: bool = False
 ) -> Callable[[Function], Function]:
     """Return a decorator that compiles a function that Python calls. It is cached on disk if numba finds a writable
     directory.
@@ -54,8 +54,10 @@ def kernel_jit(
         modules: Other modules whose functions it calls.
         allocates: Whether it, or a function that it calls, allocates arrays.
         fastmath: Flags of LLVM that relax floating-point arithmetic.
+        parallel: Whether the iterations of `numba.prange` run in several threads.
     """
-    return partial(_cached, modules, {**(_ALLOCATING if allocates else OPTIONS), "fastmath": set(fastmath)})
+    options = {**(_ALLOCATING if allocates else OPTIONS), "fastmath": set(fastmath), "parallel": parallel}
+    return partial(_cached, modules, options)
 
 
 def cached_inline_jit(*modules: ModuleType) -> Callable[[Function], Function]:

@@ -20,12 +20,14 @@ import torch
 from torch import Tensor
 
 from rfa.model.recurrence.slots_reference import SlotInputs, SlotLag, SlotOptions, SlotParameters, SlotReadout
+from rfa.runtime.compiling import kernel_jit
 
+FASTMATH = ("reassoc", "contract", "arcp", "nsz")
 # Columns of the per-head parameter table.
 NU, KAPPA, WEIGHT_EXPONENT, RESIDUAL_NOISE, GAMMA2, TAU, DELTA = range(7)
 
 
-@numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
+@kernel_jit(allocates=True, fastmath=FASTMATH, parallel=True)
 def _forward(  # type: ignore[no-untyped-def]
     q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, lengths, inner, is_value, keep_history
 ):
@@ -109,7 +111,7 @@ def _forward(  # type: ignore[no-untyped-def]
     return out, log_norm, evidence, history_m, history_p, final_m, final_p
 
 
-@numba.njit(parallel=True, fastmath={"reassoc", "contract", "arcp", "nsz"}, cache=True)
+@kernel_jit(allocates=True, fastmath=FASTMATH, parallel=True)
 def _backward(  # type: ignore[no-untyped-def]
     grad_out, grad_norm, q, k, v, pi, qn, decay, table, transport, delay, m_start, p_start, lengths, inner, is_value,
     history_m, history_p,
