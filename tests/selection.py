@@ -34,7 +34,7 @@ LONG = {
     "tests/cli/test_cli.py::test_a_language_model_goes_from_a_corpus_to_a_score": "trains and calibrates a model",
     "tests/cli/test_cli.py::test_compile_reports_when_all_kernels_are_ready": "compiles every kernel in a process",
     "tests/export/test_kernel_compile.py::test_a_bundle_holds_the_kernels_of_six_gpus": "compiles for six GPUs",
-    "tests/model/test_triton_ops.py::test_the_operators_keep_their_promises": INTERPRETED,
+    "tests/model/test_triton_operators.py::test_the_operators_keep_their_promises": INTERPRETED,
     "tests/runtime/bundle/test_stored_kernels.py::test_a_kernel_that_computes_something_else_is_found": EMULATED,
     "tests/runtime/bundle/test_stored_kernels.py::test_executed_they_give_the_golden_outputs": EMULATED,
     "tests/runtime/gpu/test_torch_attention.py::test_a_row_that_is_not_finite_is_alone_with_it": INTERPRETED,

@@ -14,7 +14,7 @@ from rfa.service.engine.served import MAX_SIZES, Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
-from tests.runtime.series.test_series_runtime import decoder, filtered, network
+from tests.runtime.series.series_streams import decoder, filtered, network
 
 
 @pytest.fixture

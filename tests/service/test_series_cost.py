@@ -20,7 +20,7 @@ from rfa.service.engine.filter.filter_job import FilterJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
 from rfa.service.metrics import Metrics
-from tests.runtime.series.test_series_runtime import decoder, network
+from tests.runtime.series.series_streams import decoder, network
 
 pytestmark = pytest.mark.anyio
 LATE = 60.0

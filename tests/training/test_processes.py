@@ -15,14 +15,12 @@ from safetensors.torch import load_file
 
 from rfa.model.checkpoint import load_run
 from rfa.training.language import train_language
-from tests.training.test_language_training import data, rows, write_config
+from tests.training.language_runs import rows, write_config
 from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 RECIPE = {"steps": 6, "validate_every": 3}
 ROUNDING = 1e-5
-
-__all__ = ["data"]  # a fixture
 
 
 def assert_same(one: Path, other: Path) -> None:

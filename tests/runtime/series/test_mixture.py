@@ -19,7 +19,7 @@ from rfa.runtime.series.update_numba import SCORES
 from rfa.runtime.uncertainty.alarms import alarm
 from tests.inlined import callable_from_python
 from tests.runtime.series import mixture_reference as reference
-from tests.runtime.series.test_series_runtime import decoder, network
+from tests.runtime.series.series_streams import decoder, network
 
 count_tail = callable_from_python(inlined_count_tail)
 expert_forecasts = callable_from_python(inlined_expert_forecasts)

@@ -13,8 +13,8 @@ from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK
 from rfa.runtime.uncertainty.interface import FilterOptions
 from tests.runtime.series.profile_reference import Profile
+from tests.runtime.series.series_streams import decoder, network
 from tests.runtime.series.test_mixture import Driven, expert_forecasts
-from tests.runtime.series.test_series_runtime import decoder, network
 
 # A Monday, and the clock change of spring in Berlin.
 MONDAY, CHANGE = 1_772_409_600.0, 1_774_746_000.0

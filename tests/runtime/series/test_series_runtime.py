@@ -1,74 +1,21 @@
 """The series network as it is served: laws of every filter, on a network of random weights."""
 
-import gc
-import itertools
-import weakref
-from types import ModuleType
-
 import numpy as np
 import pytest
 import torch
 
-from rfa.model.series.network import LeadQueries, SeriesNetwork
+from rfa.model.series.network import LeadQueries
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.steps import Batch
-from rfa.runtime.handles import HandleType
 from rfa.runtime.pool import StatePool
-from rfa.runtime.series import clock_numba, decoder_numba, stream_numba
-from rfa.runtime.series import rows as series_rows
+from rfa.runtime.series import clock_numba
 from rfa.runtime.series.averages_numba import SeriesTokens, describe
-from rfa.runtime.series.config import LEVELS, MEDIAN, SeriesConfig
-from rfa.runtime.series.decoder_numba import SeriesDecoder
-from rfa.runtime.series.filter import MOST_COLUMNS, SeriesRuntime
-from rfa.runtime.uncertainty.interface import Piece, ReadoutOptions
+from rfa.runtime.series.config import LEVELS, MEDIAN
+from rfa.runtime.series.filter import MOST_COLUMNS
+from rfa.runtime.uncertainty.interface import ReadoutOptions
 from rfa.runtime.uncertainty.rules import LAST
 from rfa.runtime.uncertainty.stretch import FIRST
-from rfa.runtime.views import ViewType
-from tests.model.test_series_network import SMALL
-
-HORIZON = (1.0, 3.0, 24.0, 90.0)
-
-
-def network(config=SMALL):
-    torch.manual_seed(0)
-    model = SeriesNetwork(config).eval()
-    with torch.no_grad():
-        for parameter in model.head.parameters():
-            parameter.add_(0.05 * torch.randn_like(parameter))
-    return model
-
-
-def decoder(model):
-    return SeriesDecoder.of({name: tensor.numpy() for name, tensor in model.state_dict().items()})
-
-
-@pytest.fixture(scope="module")
-def network_runtime():
-    return SeriesRuntime("series", "0" * 64, decoder(network()))
-
-
-@pytest.fixture(scope="module", params=["network", "mixture"])
-def runtime(network_runtime, request):
-    return network_runtime if request.param == "network" else network_runtime.mixed()
-
-
-def season(rows=300, seed=0):
-    rng = np.random.default_rng(seed)
-    t = np.arange(rows)
-    return 50 + 3 * np.sin(2 * np.pi * t / 24) + 0.3 * rng.standard_normal(rows)
-
-
-def filtered(model, times, values, state=None, horizon=HORIZON):
-    """The columns of the outputs, and the state after them."""
-    rows = [None if row is None else np.atleast_1d(row).tolist() for row in values]
-    found = model.filter(np.asarray(times, float).tolist(), rows, horizon=horizon, levels=(0.5, 0.9), state=state)
-    parts = [piece.outputs for piece in found.pieces]
-    names = [name for name in parts[0]._fields if name != "tally"]
-    return {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}, found.state
-
-
-def same(one, other, rows=slice(None)):
-    return all(np.array_equal(one[name][rows], other[name], equal_nan=True) for name in other)
+from tests.runtime.series.series_streams import HORIZON, filtered, irregular, network, one_by_one, same, season
 
 
 def test_forecasts_are_those_of_the_network(network_runtime):
@@ -98,15 +45,6 @@ def test_forecasts_are_those_of_the_network(network_runtime):
         np.testing.assert_allclose(found["bands"][end - 1, 3, 1, 0], [low, high], rtol=0, atol=2e-2 * (high - low))
 
 
-def irregular(rows=300):
-    rng = np.random.default_rng(2)
-    times = np.cumsum(rng.choice([0.3, 1.0, 1.0, 1.0, 2.0, 40.0], rows, p=[0.1, 0.4, 0.2, 0.2, 0.08, 0.02]))
-    values = season(rows).tolist()
-    for row in rng.integers(0, rows, 40):
-        values[row] = None
-    return times, values
-
-
 @pytest.mark.parametrize("kind", ["regular", "irregular"])
 def test_a_series_is_the_same_however_it_is_cut(runtime, kind):
     times, values = (np.arange(300.0), season().tolist()) if kind == "regular" else irregular()
@@ -119,26 +57,6 @@ def test_a_series_is_the_same_however_it_is_cut(runtime, kind):
             state = runtime.unpack(runtime.pack(state))
             begin = cut
         assert runtime.pack(state) == runtime.pack(end)
-
-
-def one_by_one(runtime, series, levels=(0.5, 0.9)):
-    """Several streams in one pool, a row of each at a time."""
-    pool = StatePool(runtime.state_fields, 8)
-    slots = [pool.acquire() for _ in series]
-    for slot in slots:
-        runtime.put(pool, slot, runtime.start())
-    readout = runtime.readout(levels, HORIZON, 0)
-    found = []
-    for row in range(len(series[0][0])):
-        batch = Batch(
-            pool.rows(slots), np.array([times[row] for times, _ in series]),
-            np.array([[np.nan if values[row] is None else values[row]] for _, values in series]), np.ones(len(series)),
-        )  # fmt: skip
-        found.append(runtime.steps.advance(pool, batch, readout, traced=False)[0])
-    return [
-        {name: np.stack([getattr(part, name)[i] for part in found]) for name in found[0]._fields if name != "tally"}
-        for i in range(len(series))
-    ]
 
 
 def test_a_stream_is_the_same_in_any_company(runtime):
@@ -319,20 +237,6 @@ def test_states_are_reported_as_well_as_they_are_recorded(runtime, noise):
     assert ((low <= truth[late]) & (truth[late] <= high)).mean() > 0.9 - 5 * np.sqrt(0.09 / 70)
 
 
-def test_a_look_changes_nothing(runtime):
-    """Nothing at the time of the row before: forecasts as they were told, and the stream goes on as if it had not
-    been, at whole patches too."""
-    x = season(200)
-    for end in (1, 2, 5, 100, 112, 199):
-        found, state = filtered(runtime, np.arange(float(end)), x[:end])
-        look, after = filtered(runtime, [end - 1.0], [None], state)
-        assert np.array_equal(look["moments"][0], found["moments"][-1]), end
-        assert np.array_equal(look["mean"][0], found["mean"][-1]) and np.array_equal(look["std"][0], found["std"][-1])
-        on, _ = filtered(runtime, np.arange(float(end), 200.0), x[end:], state)
-        other, _ = filtered(runtime, np.arange(float(end), 200.0), x[end:], after)
-        assert np.array_equal(on["moments"][:, :, 0], other["moments"][:, :, 0])
-
-
 def test_a_long_gap_is_bounded_work(runtime):
     times = [*range(100), 10**9, 10**9 + 1]
     found, _ = filtered(runtime, times, season(102))
@@ -341,106 +245,9 @@ def test_a_long_gap_is_bounded_work(runtime):
     assert found["std"][100, 0] > 0
 
 
-def test_states_that_were_tampered_with_do_no_harm(runtime):
-    """Any bytes that pass for numbers: answers or refusals, and nothing read beyond what a stream holds."""
-    _, state = filtered(runtime, np.arange(100.0), season(100))
-    packed, rng = runtime.pack(state), np.random.default_rng(0)
-    for _ in range(60):
-        data = bytearray(packed)
-        for place in rng.integers(45, len(data), 40):
-            data[place] = rng.integers(256)
-        try:
-            found, _ = filtered(runtime, np.arange(100.0, 120.0), season(20), runtime.unpack(bytes(data)))
-        except InvalidInput:
-            continue
-        assert all(np.isfinite(found[name]).all() for name in ("mean", "std", "moments", "bands"))
-
-
 def test_what_a_column_may_be_of(runtime):
     assert runtime.sized(3) is runtime.sized(3)
     with pytest.raises(InvalidInput, match="64 columns"):
         runtime.sized(MOST_COLUMNS + 1)
     with pytest.raises(InvalidInput, match="attention"):
         runtime.readout((0.5,), (), 0, ReadoutOptions(mode="attention"))
-
-
-def test_a_state_is_at_most_64_kilobytes_in_base64():
-    model = SeriesRuntime("series", "", decoder(SeriesNetwork(SeriesConfig(d_model=192, mlp_ratio=3)).eval()))
-    assert 4 * -(-model.state_bytes // 3) <= 64 << 10
-
-
-def test_a_reused_slot_of_the_pool_keeps_nothing_of_its_last_stream(runtime):
-    """Buffers are reused: what they hold of one stream must not be taken for another's."""
-    pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.5, 0.9), HORIZON, 0)
-    expected, _ = filtered(runtime, np.arange(100.0), season(100, seed=2))
-    for seed in (1, 2):
-        slot = pool.acquire()
-        runtime.put(pool, slot, runtime.start(0))
-        values = season(100, seed=seed)[:, None]
-        parts = [
-            runtime.follow(
-                pool, Piece(slot, np.arange(a, a + 50.0), values[a : a + 50], np.ones(50), readout, 0)
-            ).outputs
-            for a in (0, 50)
-        ]
-        pool.release(slot)
-    found = {name: np.concatenate([getattr(part, name) for part in parts]) for name in expected}
-    assert same(found, expected)
-
-
-def reached(kernel, found):
-    """Modules of all functions that a kernel calls."""
-    found.add(kernel.py_func.__module__)
-    names, scope = kernel.py_func.__code__.co_names, kernel.py_func.__globals__
-    at_hand = [scope.get(name) for name in names]
-    at_hand += [getattr(one, name, None) for one in at_hand if isinstance(one, ModuleType) for name in names]
-    for one in at_hand:
-        if hasattr(one, "py_func") and one.py_func.__module__.startswith("rfa.") and one is not kernel:
-            reached(one, found)
-
-
-def classes(kind, found):
-    """Modules of all classes in a type."""
-    if isinstance(kind, HandleType | ViewType):
-        found.add(type(kind).__module__)
-        classes(kind.content, found)
-    for one in getattr(kind, "types", ()):
-        classes(one, found)
-    if hasattr(kind, "instance_class"):
-        found.add(kind.instance_class.__module__)
-
-
-@pytest.mark.parametrize("made", [series_rows, decoder_numba, stream_numba], ids=lambda one: one.__name__)
-def test_kernels_are_cached_by_all_files_that_they_are_built_from(runtime, made):
-    """Else a process takes from the disk what an older version of one of them became."""
-    runtime.filter([0.0, 1.0], [[0.0], [1.0]], horizon=(1.0,))
-    found = set()
-    kernels = [getattr(one, "kernel", one) for one in vars(made).values()]
-    own = [one for one in kernels if hasattr(one, "py_func") and one.py_func.__module__ == made.__name__]
-    for kernel in own:
-        reached(kernel, found)
-        for kind in itertools.chain(*kernel.signatures):
-            classes(kind, found)
-    if made is series_rows:
-        pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (1.0,), 0)
-        with runtime.steps.borrow(pool, readout, 1, 1) as borrowed:
-            for one in borrowed.handles:
-                classes(one.kind, found)
-    assert len(found) > 1 and found <= {one.__name__ for one in (*made.SOURCES, made)}
-
-
-def test_buffers_keep_nothing_of_the_streams_that_used_them(runtime):
-    """Their handle is cached for the same pool, and holds no memory of a pool that is gone."""
-    readout = runtime.readout((0.9,), (1.0,), 0)
-
-    def handle_of(pool):
-        with runtime.steps.borrow(pool, readout, 1, 1) as borrowed:
-            return borrowed.handle
-
-    pool, other = (StatePool(runtime.state_fields, 1) for _ in range(2))
-    assert handle_of(pool) is handle_of(pool)
-    assert handle_of(other) is not handle_of(pool)
-    kept = [weakref.ref(array) for array in pool.arrays.values()]
-    del pool
-    gc.collect()
-    assert kept and not any(one() is not None for one in kept)
