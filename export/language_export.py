@@ -64,9 +64,7 @@ def export_language(
         KernelCompilationError: If a kernel does not compile, or no kernel supports this model.
     """
     source, target = Path(run), Path(out)
-    model = load_run(source)
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"{source} is not the run of a language model; create one with `rfa train lm`")
+    model = _load_language(source)
     kernels = _compiled_kernels(model, architectures)
     record = json.loads((source / RECORD_FILE).read_text())
     tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
@@ -87,20 +85,27 @@ def export_language(
         calibration=calibrate_language(model, validation, window=window),
         golden=language_golden(graphs, weights, model.config, tokenizer.encode(GOLDEN_PROMPT).ids),
         metrics={key: record[key] for key in METRICS},
-        provenance={
-            "training": {key: record[key] for key in (*TRAINING, *({EARLIER} & record.keys()))},
-            "export": _provenance(),
-        },
+        provenance=_provenance(record),
         state=family.state(),
         extra_files={**tokenizer_files, **constants, **kernels},
     )
 
 
-def _provenance() -> dict[str, Any]:
-    """Return the library versions and the commit of the working tree. The commit has a mark if the working tree has
-    changes, and is None outside a checkout."""
+def _load_language(run: Path) -> LanguageModel:
+    model = load_run(run)
+    if not isinstance(model, LanguageModel):
+        raise ValueError(f"{run} is not the run of a language model; create one with `rfa train lm`")
+    return model
+
+
+def _provenance(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of the training, and the library versions and the commit of the working tree at the export. The
+    commit has a mark if the working tree has changes, and is None outside a checkout."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
-    return {"commit": git_commit(), "versions": versions}
+    return {
+        "training": {key: record[key] for key in (*TRAINING, *({EARLIER} & record.keys()))},
+        "export": {"commit": git_commit(), "versions": versions},
+    }
 
 
 def _compiled_kernels(model: LanguageModel, architectures: Sequence[int]) -> dict[str, bytes]:

@@ -68,13 +68,7 @@ def write_bundle(
         FileExistsError: If `directory` is neither empty nor a bundle.
     """
     arrays = {key: np.ascontiguousarray(array) for key, array in weights.items()}
-    contents = {
-        WEIGHTS_FILE: safetensors.numpy.save(arrays),
-        CALIBRATION_FILE: canonical_json(calibration),
-        GOLDEN_FILE: compact_json(golden),
-        **{f"{key}.onnx": graph.model for key, graph in graphs.items()},
-        **(extra_files or {}),
-    }
+    contents = {**_documents(arrays, graphs, calibration, golden), **(extra_files or {})}
     manifest = Manifest(
         format_version=FORMAT_VERSION,
         name=name,
@@ -90,6 +84,21 @@ def write_bundle(
         provenance=dict(provenance),
     )
     return _write_checked(Path(directory), manifest, contents)
+
+
+def _documents(
+    arrays: Mapping[str, np.ndarray],
+    graphs: Mapping[str, Graph],
+    calibration: Mapping[str, Any],
+    golden: Mapping[str, Any],
+) -> dict[str, bytes]:
+    """Return the content of the files that bundles of every kind have."""
+    return {
+        WEIGHTS_FILE: safetensors.numpy.save(dict(arrays)),
+        CALIBRATION_FILE: canonical_json(calibration),
+        GOLDEN_FILE: compact_json(golden),
+        **{f"{key}.onnx": graph.model for key, graph in graphs.items()},
+    }
 
 
 def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:

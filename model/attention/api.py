@@ -165,18 +165,10 @@ def robust_filter_attention(
     Raises:
         ValueError: If an argument is invalid, or impl="triton" does not support the inputs.
     """
-    check_choice("kernel", kernel, KERNELS)
-    check_choice("impl", impl, IMPLEMENTATIONS)
-    if not 0 <= horizon < math.inf:
-        raise ValueError(f"horizon must be a finite number >= 0, got {horizon}")
-    if horizon and impl == "triton":
-        raise ValueError("impl='triton' cannot be used here: the kernels do not support a horizon")
+    _check_options(kernel, impl, horizon)
     check_inputs(q, k, v, dynamics)
     check_dynamics(dynamics)
-    if cu_seqlens is not None:
-        check_sequences(cu_seqlens, q)
-    if times is not None:
-        check_times(times, q.shape[0], q.shape[1], cu_seqlens)
+    _check_positions(q, times, cu_seqlens)
     out_dtype, dtype = q.dtype, torch.float64 if q.dtype == torch.float64 else torch.float32
     positions = token_positions(q.shape[1], cu_seqlens, q.device) if times is None else times
     phase = wrapped_phase(dynamics.omega, positions, dtype)
@@ -187,3 +179,19 @@ def robust_filter_attention(
     if horizon:
         phase = wrapped_phase(dynamics.omega, positions + horizon, dtype)
     return AttentionResult(rotate(result.out, phase).to(out_dtype), result.log_norm, result.precision)
+
+
+def _check_positions(q: Tensor, times: Tensor | None, cu_seqlens: Tensor | None) -> None:
+    if cu_seqlens is not None:
+        check_sequences(cu_seqlens, q)
+    if times is not None:
+        check_times(times, q.shape[0], q.shape[1], cu_seqlens)
+
+
+def _check_options(kernel: Kernel, impl: AttentionImpl, horizon: float) -> None:
+    check_choice("kernel", kernel, KERNELS)
+    check_choice("impl", impl, IMPLEMENTATIONS)
+    if not 0 <= horizon < math.inf:
+        raise ValueError(f"horizon must be a finite number >= 0, got {horizon}")
+    if horizon and impl == "triton":
+        raise ValueError("impl='triton' cannot be used here: the kernels do not support a horizon")

@@ -74,9 +74,7 @@ def forward(
     constants = _constants(call, shape, pages)
     columns = q.new_empty((n_heads, n_blocks, COLUMNS.value, shape.block_n), dtype=torch.float32)
     pointers = (pages.table, pages.table.stride(0)) if pages else (None, 0)
-    n_programs = blocks_of(longest_keys, shape.block_n)
-    if pages is not None:
-        n_programs = min(n_programs, max(1, COLUMN_PROGRAMS // (n_heads * call.sequences)))
+    n_programs = _column_programs(call, blocks_of(longest_keys, shape.block_n), pages)
     _columns_kernel[(n_programs, n_heads, call.sequences)](
         k, call.heads, call.key_stamps, call.key_starts, columns, pointers[0],
         *k.stride()[:3], batch_stride(call.key_stamps), pointers[1], n_keys, n_blocks, **constants, num_warps=4,
@@ -101,6 +99,13 @@ def _check_blocks(shape: Launch, pages: KeyPages | None) -> None:
         raise ValueError(f"block_m must be a multiple of block_n, got {shape.block_m} and {shape.block_n}")
     if pages is not None and PAGE_KEYS % shape.block_n:
         raise ValueError(f"block_n must divide {PAGE_KEYS}, the number of keys in a page, got {shape.block_n}")
+
+
+def _column_programs(call: AttentionCall, n_blocks: int, pages: KeyPages | None) -> int:
+    """Return the number of programs per head and sequence that compute values of `n_blocks` blocks of keys."""
+    if pages is None:
+        return n_blocks
+    return min(n_blocks, max(1, COLUMN_PROGRAMS // (call.q.shape[2] * call.sequences)))
 
 
 def _constants(call: AttentionCall, shape: Launch, pages: KeyPages | None) -> dict[str, Any]:

@@ -126,6 +126,22 @@ def _check(
         raise ValueError(f"lengths must be between 0 and {length}, the number of tokens, got {lengths.tolist()}")
 
 
+def _scan_on_gpu(
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
+) -> tuple[SlotReadout, Tensor, Tensor]:
+    from rfa.model.recurrence.triton import slot_scan_triton
+
+    return slot_scan_triton(tokens, means, precisions, parameters, options)
+
+
+def _scan_on_cpu(
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, parameters: SlotParameters, options: SlotOptions
+) -> tuple[SlotReadout, Tensor, Tensor]:
+    from rfa.model.recurrence.slots_numba import slot_scan_numba
+
+    return call_untraced(slot_scan_numba, tokens, means, precisions, parameters, options)
+
+
 def slot_scan(
     tokens: SlotInputs,
     means: Tensor,
@@ -166,17 +182,13 @@ def slot_scan(
         with_gradients = wants_gradients(*tokens, means, precisions, *parameters)
         refusal = triton_refusal(tokens, means, precisions, options, with_gradients=with_gradients)
         if refusal is None:
-            from rfa.model.recurrence.triton import slot_scan_triton
-
-            return slot_scan_triton(tokens, means, precisions, parameters, options)
+            return _scan_on_gpu(tokens, means, precisions, parameters, options)
         if impl == "triton":
             raise ValueError(f"impl='triton' cannot be used here: {refusal}")
         warn_eager(refusal)
     if impl in ("auto", "numba"):
         if (refusal := _numba_refusal(tokens)) is None:
-            from rfa.model.recurrence.slots_numba import slot_scan_numba
-
-            return call_untraced(slot_scan_numba, tokens, means, precisions, parameters, options)
+            return _scan_on_cpu(tokens, means, precisions, parameters, options)
         if impl == "numba":
             raise ValueError(f"impl='numba' cannot be used here: {refusal}")
     return slot_scan_reference(tokens, means, precisions, parameters, options)

@@ -123,15 +123,11 @@ def run_sequence(
     memory = Memory(cast("GraphSteps", runtime.steps).cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Traces] = []
-    incidents, total, sums = (
-        Incidents.empty(),
-        0.0,
-        no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size),
-    )
+    incidents, total = Incidents.empty(), 0.0
+    sums = no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < count and time.monotonic() <= deadline:
         piece = runtime.cut(pool, series.part(slice(done, done + most)), most)
-        end = done + len(piece.times)
         steps, trace = runtime.trace(pool, piece, memory, traced=options.smooth)
         total, sums = steps.add_to(total, sums)
         incidents.add(piece.times, piece.values, steps.outputs)
@@ -142,7 +138,7 @@ def run_sequence(
             yield None
         elif len(steps):
             yield steps
-        if done < end:
+        if len(steps) < len(piece.times):
             raise out_of_range(f"observations[{done}]", runtime.name)
     smoothed, is_cut = None, done < count
     if options.smooth:

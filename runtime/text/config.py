@@ -159,6 +159,24 @@ class LanguageModelConfig(StrictConfig):
     mixer_options: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        self._check_choices()
+        self._check_slots()
+        if self.distance_bias != "none" and self.mixer != "softmax":
+            raise ValueError(f"distance_bias {self.distance_bias!r} requires the mixer 'softmax', got {self.mixer!r}")
+        for name, whole in ABLATIONS.items():
+            if self.mixer != "rfa" and getattr(self, name) != whole:
+                raise ValueError(f"{name} {getattr(self, name)!r} requires the mixer 'rfa', got {self.mixer!r}")
+        self._check_extensions()
+        if self.mixer == "afa" and self.damping == 0:
+            raise ValueError("damping must be > 0 for the mixer 'afa', because it is the initial value of the decay")
+        if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
+            raise ValueError(
+                "memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; use "
+                "n_slots 0 for other models"
+            )
+
+    def _check_numbers(self) -> None:
         for name in ("vocab_size", "d_model", "n_layers", "n_heads", "head_dim", "mlp_ratio", "inner"):
             self._check_count(name, 1)
         self._check_count("n_slots", 0)
@@ -173,6 +191,8 @@ class LanguageModelConfig(StrictConfig):
             self._check_initial_process(self.initial_process)
         if not self.temperature > 0:
             raise ValueError(f"temperature must be > 0, got {self.temperature}")
+
+    def _check_choices(self) -> None:
         check_choice("mixer", self.mixer, MIXERS)
         check_choice("frequencies", self.frequencies, FREQUENCIES)
         check_choice("kernel", self.kernel, KERNELS)
@@ -185,6 +205,8 @@ class LanguageModelConfig(StrictConfig):
                 raise ValueError(f"{name} must be true or false, got {getattr(self, name)!r}")
             if self.mixer != "rfa" and getattr(self, name) != (name == "robust_slots"):
                 raise ValueError(f"{name} requires the mixer 'rfa', got {self.mixer!r}")
+
+    def _check_slots(self) -> None:
         if not self.robust_slots and (self.inner, self.innovation) != (1, "key"):
             raise ValueError(
                 "inner and innovation must be 1 and 'key' without robust_slots, "
@@ -197,19 +219,6 @@ class LanguageModelConfig(StrictConfig):
             )
         if self.own_readout and "recurrent" not in self.modes:
             raise ValueError("own_readout requires mixer 'rfa' and n_slots > 0")
-        if self.distance_bias != "none" and self.mixer != "softmax":
-            raise ValueError(f"distance_bias {self.distance_bias!r} requires the mixer 'softmax', got {self.mixer!r}")
-        for name, whole in ABLATIONS.items():
-            if self.mixer != "rfa" and getattr(self, name) != whole:
-                raise ValueError(f"{name} {getattr(self, name)!r} requires the mixer 'rfa', got {self.mixer!r}")
-        self._check_extensions()
-        if self.mixer == "afa" and self.damping == 0:
-            raise ValueError("damping must be > 0 for the mixer 'afa', because it is the initial value of the decay")
-        if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
-            raise ValueError(
-                "memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; use "
-                "n_slots 0 for other models"
-            )
 
     def _check_initial_process(self, multiple: float) -> None:
         if not 0 < multiple < math.inf:

@@ -83,13 +83,19 @@ def noise(rows: int, seed: int = 3) -> Array:
     return np.random.default_rng(seed).standard_normal(rows)
 
 
-def test_they_are_those_of_plain_python() -> None:
+def recurring(rows: int) -> tuple[Array, Array, Array]:
     """Times with gaps, rounded values that repeat, and deviations that recur each day."""
-    rng, rows = np.random.default_rng(5), 20 * ROWS_OF_DAY
+    rng = np.random.default_rng(5)
     times = MONDAY + 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
     values, deviations = np.round(rng.normal(size=rows)), rng.standard_normal(rows)
     deviations[np.isclose(times % DAY, 3600.0, atol=900)] += 9.0
     deviations[np.isclose(times % DAY, 10_800.0, atol=300)] -= 9.0
+    return times, values, deviations
+
+
+def test_they_are_those_of_plain_python() -> None:
+    rows = 20 * ROWS_OF_DAY
+    times, values, deviations = recurring(rows)
     p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
     found = run(times, values, deviations, p, 600.0)
     recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(600.0), 0
