@@ -34,6 +34,7 @@ from rfa.training.plot import METRICS_FILE, plot_metrics
 from rfa.training.processes import ALONE, Processes, gathered, joined_processes
 from rfa.training.provenance import provenance
 from rfa.training.resuming import LEFT, PROGRESS_FILE, REQUEST_FILE, atomic_checkpoint, check_request
+from rfa.training.schedule import Scheduled
 from rfa.training.sequences import are_sequences, event_tokenizer
 from rfa.training.tensorboard import write_events
 from rfa.training.warm_start import start_from
@@ -45,7 +46,7 @@ VALIDATION_TOKENS = 65_536
 
 
 @dataclass
-class Trainer:
+class Trainer(Scheduled):
     """Trains a language model, and stores its progress.
 
     Attributes:
@@ -109,17 +110,6 @@ class Trainer:
     def modes(self) -> tuple[Mode, ...]:
         """Modes that are trained by the end of the run."""
         return self.run.training.modes or self.run.model.modes
-
-    @property
-    def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit, it is proportional to the elapsed
-        time."""
-        config = self.run.training
-        return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
-
-    @property
-    def is_finished(self) -> bool:
-        return self.position >= self.run.training.steps
 
     @property
     def modes_now(self) -> tuple[Mode, ...]:

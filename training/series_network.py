@@ -40,6 +40,7 @@ from rfa.training.resuming import (
     has_checkpoint,
     remaining_state,
 )
+from rfa.training.schedule import Scheduled
 from rfa.training.series_batches import (
     NEAR_LEADS,
     Cells,
@@ -121,7 +122,7 @@ def validate(model: SeriesNetwork, batches: Sequence[SeriesBatch], mode: Mode) -
 
 
 @dataclass
-class SeriesTrainer:
+class SeriesTrainer(Scheduled):
     """Trains the series network, and stores its progress.
 
     Attributes:
@@ -189,17 +190,6 @@ class SeriesTrainer:
     def series(self) -> int:
         """Number of synthetic series that were used so far."""
         return self.step * self.run.training.batch
-
-    @property
-    def position(self) -> float:
-        """Position in the learning rate schedule, in steps. With a time limit, it is proportional to the elapsed
-        time."""
-        config = self.run.training
-        return self.step if config.minutes is None else config.steps * min(self.seconds / (60 * config.minutes), 1.0)
-
-    @property
-    def is_finished(self) -> bool:
-        return self.position >= self.run.training.steps
 
     def save(self) -> None:
         """Save model, optimiser, progress and request. A resumed run gives the same results, bit for bit, as an
