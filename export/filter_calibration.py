@@ -26,7 +26,7 @@ import torch
 from rfa.export.precision_calibration import precision_tables
 from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
-from rfa.model.state_filter import State, StateFilter
+from rfa.model.state_filter import Sequences, State, StateFilter
 from rfa.runtime.bundle.novelty import running_novelty, wilson_hilferty
 from rfa.runtime.text.config import MODES, Mode, in_mode
 
@@ -90,7 +90,7 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
     # A forecast needs a state covariance for each origin and horizon.
     most = max(1, FORECAST_NUMBERS // max(1, model.init_state(size)["covariance"].numel() * len(usable)))
     with in_mode(model, mode):
-        for i, (output, state) in enumerate(model.walk(y, present, times)):
+        for i, (output, state) in enumerate(model.walk(Sequences(y, present, times))):
             means.append(output.mean)
             deviations.append(torch.diagonal(output.covariance, dim1=-2, dim2=-1).clamp(min=0).sqrt())
             nis.append(output.nis)

@@ -12,7 +12,8 @@ from rfa.model.blocks import Block
 from rfa.model.layers import LayerState, RobustMixer
 from rfa.model.mixing import MixerOutput, ModeNorm
 from rfa.model.recurrence.slots import SlotImpl
-from rfa.runtime.text.config import MODES, LanguageModelConfig, Mode, check_choice
+from rfa.model.two_modes import TwoModeNetwork
+from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 # Standard deviation of the initial embedding. It is small, because with a large tied embedding the model would predict
 # the current token with certainty.
@@ -88,30 +89,21 @@ class Cache(NamedTuple):
     position: Tensor
 
 
-class LanguageModel(nn.Module):
+class LanguageModel(TwoModeNetwork):
     """Language model that runs as attention or as a recurrence with the same weights."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
-        super().__init__()
+        super().__init__(config.modes[-1])
         self.config = config
-        self._mode: Mode = config.modes[-1]
         self._passes = config.inner
         self.embedding = nn.Embedding(config.vocab_size, config.d_model)
         nn.init.normal_(self.embedding.weight, std=EMBEDDING_STD)
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layers))
         self.norm = ModeNorm(config.d_model, is_own=config.own_readout)
 
-    @property
-    def mode(self) -> Mode:
-        """Mode of `forward`: "attention" or "recurrent"."""
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        check_choice("mode", mode, MODES)
+    def check_mode(self, mode: Mode) -> None:
         if mode not in self.config.modes:
             raise ValueError(f"a {self.config.mixer} model supports the modes {self.config.modes}, got {mode!r}")
-        self._mode = mode
 
     @property
     def passes(self) -> int:

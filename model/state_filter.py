@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rfa.model.recurrence.dense import DenseUpdate, Robustness, Sensor, propagate
 from rfa.model.recurrence.modes import Drift, transition
-from rfa.runtime.text.config import MODES, Mode, check_choice
+from rfa.model.two_modes import TwoModeNetwork
 
 State = dict[str, Tensor]
 
@@ -36,6 +36,21 @@ class Token(NamedTuple):
     present: Tensor
     dt: Tensor
     noise_scale: Tensor
+
+
+class Sequences(NamedTuple):
+    """Observations of B streams.
+
+    Args:
+        observation, present: Observations and their presence, `[B, N, P]`.
+        times: Times, `[B, N]` float64.
+        noise_scale: Factor of the standard deviation of the measurement noise, `[B, N]`. The default is 1.
+    """
+
+    observation: Tensor
+    present: Tensor
+    times: Tensor
+    noise_scale: Tensor | None = None
 
 
 class Past(NamedTuple):
@@ -82,7 +97,7 @@ class FilterOutput(NamedTuple):
     state_covariance: Tensor
 
 
-class StateFilter(nn.Module):
+class StateFilter(TwoModeNetwork):
     """Base class of filters. `step` and `attend` process one observation of every stream, and `forward` processes
     sequences."""
 
@@ -90,17 +105,7 @@ class StateFilter(nn.Module):
     inner: int
 
     def __init__(self) -> None:
-        super().__init__()
-        self._mode: Mode = "recurrent"
-
-    @property
-    def mode(self) -> Mode:
-        return self._mode
-
-    @mode.setter
-    def mode(self, mode: Mode) -> None:
-        check_choice("mode", mode, MODES)
-        self._mode = mode
+        super().__init__("recurrent")
 
     @abstractmethod
     def drift(self) -> Drift:
@@ -187,22 +192,14 @@ class StateFilter(nn.Module):
         future = sensor.matrix @ covariance @ sensor.matrix.mT + sensor.noise * measurement[:, None, None, None]
         return (sensor.matrix @ mean[..., None])[..., 0] + sensor.offset, future
 
-    def walk(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        times: Tensor,
-        noise_scale: Tensor | None = None,
-        state: State | None = None,
-    ) -> Iterator[tuple[FilterOutput, State]]:
+    def walk(self, sequences: Sequences, state: State | None = None) -> Iterator[tuple[FilterOutput, State]]:
         """Filter sequences in the current mode, and yield each output and state.
 
         Args:
-            observation, present: Observations and their presence, `[B, N, P]`.
-            times: Times, `[B, N]` float64.
-            noise_scale: Factor of the standard deviation of the measurement noise, `[B, N]`. The default is 1.
+            sequences: Observations.
             state: Initial state. `state["time"]`, `[B]` float64, must contain the time of its last observation.
         """
+        observation, present, times, noise_scale = sequences
         batch, length = observation.shape[:2]
         scale = torch.ones_like(observation[..., 0]) if noise_scale is None else noise_scale
         carried = self.init_state(batch) if state is None else {k: v for k, v in state.items() if k != "time"}
@@ -235,8 +232,9 @@ class StateFilter(nn.Module):
         """Filter complete sequences. Return the outputs `[B, N, …]` and the final state, from which filtering can
         continue.
 
-        The arguments are those of `walk`.
+        The arguments are those of `Sequences` and `walk`.
         """
-        outputs, states = zip(*self.walk(observation, present, times, noise_scale, state), strict=True)
+        sequences = Sequences(observation, present, times, noise_scale)
+        outputs, states = zip(*self.walk(sequences, state), strict=True)
         stacked = FilterOutput(*(torch.stack(field, dim=1) for field in zip(*outputs, strict=True)))
         return stacked, {**states[-1], "time": times[:, -1]}
