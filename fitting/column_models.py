@@ -16,10 +16,11 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from rfa.data import Series
-from rfa.fitting.joint import Robust, joint_log_likelihood
+from rfa.fitting.joint import joint_log_likelihood
 from rfa.fitting.maximum_likelihood import MIN_GAIN, Column, Fit, Likelihood, Limits, Report, fit_column, make_column
 from rfa.fitting.parallel import fit_each
 from rfa.fitting.progress import SavedFits
+from rfa.fitting.scan import Robust
 from rfa.fitting.seasons import candidate_periods
 from rfa.fitting.structural_model import Matrices, matrices, robustness
 from rfa.runtime.filters.linear_config import LinearFilterConfig

@@ -21,23 +21,7 @@ import numpy as np
 from scipy.linalg import block_diag
 
 from rfa.fitting.maximum_likelihood import Column, Fit, Likelihood
-from rfa.fitting.scan import LOG_2PI, compiled_jit
-
-
-class Robust(NamedTuple):
-    """Parameters of the robust update.
-
-    Attributes:
-        inverse_nu: Inverse 1/nu of the degrees of freedom.
-        contamination: Share ε of outliers.
-        outlier_scale: Factor k by which the standard deviation of outliers is larger.
-        inner: Number of reweighting passes K.
-    """
-
-    inverse_nu: float
-    contamination: float
-    outlier_scale: float
-    inner: int
+from rfa.fitting.scan import LOG_2PI, Robust, compiled_jit
 
 
 class _JointSystem(NamedTuple):

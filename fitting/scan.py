@@ -51,24 +51,28 @@ class Tables(NamedTuple):
     sensor: np.ndarray
 
 
-class Measurement(NamedTuple):
-    """Parameters of the measurement.
+class Robust(NamedTuple):
+    """Parameters of the robust update.
 
     Attributes:
-        offset: Offset b of the values.
-        variance: Measurement variance r.
         inverse_nu: Inverse 1/nu of the degrees of freedom.
         contamination: Share ε of outliers.
         outlier_scale: Factor k by which the standard deviation of outliers is larger.
         inner: Number of reweighting passes K.
     """
 
-    offset: float
-    variance: float
     inverse_nu: float
     contamination: float
     outlier_scale: float
     inner: int
+
+
+class Measurement(NamedTuple):
+    """Offset b and measurement variance r of the values, and parameters of the robust update."""
+
+    offset: float
+    variance: float
+    robust: Robust
 
 
 class Scan(NamedTuple):
@@ -164,7 +168,8 @@ def _first(prior, prior_cross, mean, covariance):
 @compiled_jit
 def _observe(mean, covariance, sensor, y, measurement, h, outputs):
     """Compute h = P c and the outputs of a row: log likelihood, e, S, w and W."""
-    offset, r, a, contamination, k, inner = measurement
+    offset, r, robust = measurement
+    a, contamination, k, inner = robust
     n = len(mean)
     h[:] = 0.0
     for i in range(n):
@@ -232,7 +237,8 @@ def _scan(y, step, tables, measurement, starts):
 @compiled_jit
 def _adjoint(y, step, tables, measurement, turning):
     decay, noise, cross, prior, _, sensor = tables
-    _, r, a, contamination, k, inner = measurement
+    _, r, robust = measurement
+    a, contamination, k, inner = robust
     length, n = len(y), len(prior)
     segments = (length + SEGMENT - 1) // SEGMENT
     starts = np.empty((segments, n)), np.empty((segments, n, n))

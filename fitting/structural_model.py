@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.linalg import block_diag
 
-from rfa.fitting.scan import Gradient, Measurement, Tables
+from rfa.fitting.scan import Gradient, Measurement, Robust, Tables
 
 Level = Literal["random_walk", "damped"]
 
@@ -262,7 +262,7 @@ class Standing:
     def measurement(self, raw: np.ndarray, inner: int) -> Measurement:
         offset, *others = (float(raw[self.names.index(name)]) for name in SCALARS)
         variance, inverse_nu, contamination, scale = map(math.exp, others)
-        return Measurement(offset, variance, inverse_nu, contamination, scale, inner)
+        return Measurement(offset, variance, Robust(inverse_nu, contamination, scale, inner))
 
     def _rates(self, raw: np.ndarray) -> np.ndarray:
         return np.where(self._is_damped, np.exp(raw[self._decay]), 0.0)

@@ -11,14 +11,14 @@ from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 from rfa.data import Series
 from rfa.export.filter_export import export_filter
 from rfa.fitting.column_models import StructuralConfig, fit_structural, joint_config
-from rfa.fitting.joint import Robust, joint_log_likelihood
+from rfa.fitting.joint import joint_log_likelihood
 from rfa.fitting.maximum_likelihood import (
     Fit,
     Likelihood,
     make_column,
 )
 from rfa.fitting.progress import SavedFits
-from rfa.fitting.scan import scan_series
+from rfa.fitting.scan import Robust, scan_series
 from rfa.fitting.structural_model import (
     Structure,
     matrices,
@@ -52,7 +52,8 @@ def test_gaussian_likelihood_is_that_of_statsmodels_with_missing_values(structur
     expected = model.filter().llf_obs
 
     likelihood = Likelihood(column(y, times), structure, 3)
-    plain = likelihood.system.measurement(raw, 3)._replace(inverse_nu=0.0, contamination=0.0)
+    measurement = likelihood.system.measurement(raw, 3)
+    plain = measurement._replace(robust=measurement.robust._replace(inverse_nu=0.0, contamination=0.0))
     scan = scan_series(y, likelihood.column.step, likelihood.system.tables(raw), plain)
     assert np.abs(scan.log_likelihood - expected).max() <= 1e-8
 
