@@ -32,7 +32,7 @@ from rfa.export.golden_recording import Earlier, GoldenRecorder, Source, Stored
 from rfa.export.onnx_graphs import export_graph, name_inputs
 from rfa.export.writing import write_bundle
 from rfa.model.batch import Batch
-from rfa.model.checkpoint import CONFIG_FILE, load_run
+from rfa.model.checkpoint import CONFIG_FILE, load_run_of
 from rfa.model.linear_filter import LinearFilter
 from rfa.model.state_filter import FilterOutput, Past, StateFilter, Token
 from rfa.runtime.bundle.bundle import Bundle, Graph, TensorSpec, open_session
@@ -253,8 +253,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Export the run directory of a filter (`rfa train filter`) as a bundle.
 
     Args:
-        run: Run directory.
-        out: Directory of the bundle.
+        run, out: Run directory, and directory of the bundle.
         name: Name of the bundle. By default, the name of the directory `out`.
 
     Raises:
@@ -262,9 +261,7 @@ def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) 
         ValueError: If the run is not a filter run.
     """
     source, target = Path(run), Path(out)
-    model: StateFilter = load_run(source)
-    if not isinstance(model, StateFilter):
-        raise ValueError(f"{source} is not the run of a filter; create one with `rfa train filter`")
+    model: StateFilter = load_run_of(source, StateFilter, "a filter", "filter")
     record = json.loads((source / RECORD_FILE).read_text())
     validation = load_batch(source / VALIDATION_FILE)
     with _one_thread():

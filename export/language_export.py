@@ -18,7 +18,7 @@ from rfa.export.language_calibration import calibrate_language
 from rfa.export.language_graphs import carried_state, language_graphs
 from rfa.export.writing import write_bundle
 from rfa.measured import git_commit
-from rfa.model.checkpoint import load_run
+from rfa.model.checkpoint import load_run_of
 from rfa.model.decoder_constants import decoder_constants
 from rfa.model.language import LanguageModel
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, Graph, open_session
@@ -64,7 +64,7 @@ def export_language(
         KernelCompilationError: If a kernel does not compile, or no kernel supports this model.
     """
     source, target = Path(run), Path(out)
-    model = _load_language(source)
+    model: LanguageModel = load_run_of(source, LanguageModel, "a language model", "lm")
     kernels = _compiled_kernels(model, architectures)
     record = json.loads((source / RECORD_FILE).read_text())
     tokenizer_bytes = (source / TOKENIZER_FILE).read_bytes()
@@ -89,13 +89,6 @@ def export_language(
         state=family.state(),
         extra_files={**tokenizer_files, **constants, **kernels},
     )
-
-
-def _load_language(run: Path) -> LanguageModel:
-    model = load_run(run)
-    if not isinstance(model, LanguageModel):
-        raise ValueError(f"{run} is not the run of a language model; create one with `rfa train lm`")
-    return model
 
 
 def _provenance(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from rfa.export.golden_recording import GoldenRecorder
 from rfa.export.writing import write_bundle
-from rfa.model.checkpoint import CONFIG_FILE, load_run
+from rfa.model.checkpoint import CONFIG_FILE, load_run_of
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.bundle.bundle import Bundle
 from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
@@ -29,17 +29,14 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
     """Export the run directory of a series network (`rfa train series`) as a bundle.
 
     Args:
-        run: Run directory.
-        out: Directory of the bundle.
+        run, out: Run directory, and directory of the bundle.
         name: Name of the bundle. By default, the name of the directory `out`.
 
     Raises:
         ValueError: If the run is not a run of the series network.
     """
     source, target = Path(run), Path(out)
-    model = load_run(source)
-    if not isinstance(model, SeriesNetwork):
-        raise ValueError(f"{source} is not the run of a series network; create one with `rfa train series`")
+    model: SeriesNetwork = load_run_of(source, SeriesNetwork, "a series network", "series")
     record = json.loads((source / RECORD_FILE).read_text())
     weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
     sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}

@@ -76,6 +76,23 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
     return family, config
 
 
+def load_run_of(directory: Path, kind: type[Any], description: str, command: str) -> Any:
+    """Load a run of one kind. See `load_run`.
+
+    Args:
+        directory: Run directory.
+        kind: Class of the model.
+        description, command: The kind in words, and as an argument of `rfa train`, for the error message.
+
+    Raises:
+        ValueError: If the run contains another kind of model.
+    """
+    model = load_run(directory)
+    if not isinstance(model, kind):
+        raise ValueError(f"{directory} is not the run of {description}; create one with `rfa train {command}`")
+    return model
+
+
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
     """Build a module in evaluation mode.
 
