@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -175,6 +175,18 @@ class RfaDynamics(nn.Module):
         }  # fmt: skip
 
 
+class MixerInputs(NamedTuple):
+    """Normalised inputs `[B, n, d]` and rotated queries, keys and values `[B, n, H, 2D]` of n new tokens, and positions
+    and mask `[B, M]` of all M tokens."""
+
+    x: Tensor
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    positions: Tensor
+    mask: Tensor
+
+
 class RfaMixer(nn.Module):
     """Robust Filter Attention, computed either over a sequence or as a recurrence with memory slots."""
 
@@ -215,22 +227,16 @@ class RfaMixer(nn.Module):
         parts = self.query(x, mode), self.key(x), self.value(x)
         q, k, v = (rotate(part.reshape(shape).to(phase.dtype), -phase) for part in parts)
         mix = self._slots if mode == "recurrent" else self._attention
-        latent, after = mix(x, (q, k, v), d, positions, mask, before)
+        latent, after = mix(MixerInputs(x, q, k, v, positions, mask), d, before)
         latent = rotate(latent, phase).to(x.dtype)
         if self.output_gate is not None:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         return self.output(latent.flatten(-2), mode), after
 
     def _attention(
-        self,
-        x: Tensor,
-        rotated: tuple[Tensor, Tensor, Tensor],
-        d: dict[str, Tensor],
-        positions: Tensor,
-        mask: Tensor,
-        before: tuple[Tensor, Tensor] | None,
+        self, inputs: MixerInputs, d: dict[str, Tensor], before: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        q, *rows = rotated
+        x, q, *rows, positions, mask = inputs
         k, v = rows if before is None else (torch.cat(pair, 1) for pair in zip(before, rows, strict=True))
         count, total = q.shape[1], k.shape[1]
         lag = (positions[:, -count:, None] - positions[:, None]).clamp_min(0)[:, None].to(q.dtype)  # [B, 1, n, M]
@@ -254,15 +260,9 @@ class RfaMixer(nn.Module):
         return ((torch.softmax(logits, dim=-1) * transport) @ heads[2]).transpose(1, 2), (k, v)
 
     def _slots(
-        self,
-        x: Tensor,
-        rotated: tuple[Tensor, Tensor, Tensor],
-        d: dict[str, Tensor],
-        positions: Tensor,
-        mask: Tensor,
-        before: tuple[Tensor, Tensor] | None,
+        self, inputs: MixerInputs, d: dict[str, Tensor], before: tuple[Tensor, Tensor] | None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        rfa, (q, k, v) = self.rfa, rotated
+        rfa, (x, q, k, v, _, mask) = self.rfa, inputs
         heads, slots, width = rfa["n_heads"], rfa["n_slots"], 2 * rfa["head_dim"]
         gates = self.gates(x).to(q.dtype).clamp(*GATE_RANGE).reshape(*x.shape[:2], 2, heads, slots)
         rates, steady = self.slot_log_mu.to(q.dtype).exp(), d["steady"][:, None]

@@ -27,12 +27,7 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
 class SlotPool(NamedTuple):
-    """Memory slots of R streams in float32.
-
-    Attributes:
-        means: Means, `[L, R, H, S, 4D]`.
-        precisions: Precisions, `[L, R, H, S]`.
-    """
+    """Means `[L, R, H, S, 4D]` and precisions `[L, R, H, S]` of the memory slots of R streams, in float32."""
 
     means: Tensor
     precisions: Tensor

@@ -32,12 +32,7 @@ Rows = NDArray[np.int64]
 
 
 class Slots(NamedTuple):
-    """Memory slots of R streams.
-
-    Attributes:
-        means: Means, `[R, L, H, S, 4D]`.
-        precisions: Precisions, `[R, L, H, S]`.
-    """
+    """Means `[R, L, H, S, 4D]` and precisions `[R, L, H, S]` of the memory slots of R streams."""
 
     means: Array
     precisions: Array
