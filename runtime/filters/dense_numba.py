@@ -233,6 +233,35 @@ def _reweigh(work, sizes, inverse_nu):
 
 
 @inline_jit
+def step_row(work, sizes, i, innovation, factor):
+    """Compute row `i` of the step and the mean, and of `product` = P - scaled · factorᵀ as far as it is used.
+    `innovation` and `factor` are the positions of a vector [P] and of a matrix [n, P]."""
+    n, p, leads = sizes
+    rows = rows_of(sizes)
+    scaled, product = rows.scaled + i * p, rows.product + i * n
+    work[u(rows.step + i)] = 0.0
+    add_dot(work, rows.step + i, 1.0, scaled, 1, innovation, 1, p)
+    work[u(rows.mean + i)] = work[u(rows.prior_mean + i)]
+    work[u(rows.mean + i)] += work[u(rows.step + i)]
+    for j in range(n):
+        if j <= i or j < p or not leads:
+            work[u(product + j)] = work[u(rows.prior + i * n + j)]
+            add_dot(work, product + j, -1.0, scaled, 1, factor + j * p, 1, p)
+
+
+@inline_jit
+def store_covariance_row(work, sizes, i, factor):
+    """Compute row `i` of the covariance, product + excess · factorᵀ. `factor` is the position of a matrix [n, P]."""
+    n, p, _ = sizes
+    rows = rows_of(sizes)
+    for j in range(i + 1):
+        out = rows.covariance + i * n + j
+        work[u(out)] = work[u(rows.product + i * n + j)]
+        add_dot(work, out, 1.0, rows.excess + i * p, 1, factor + j * p, 1, p)
+        work[u(rows.covariance + j * n + i)] = work[u(out)]
+
+
+@inline_jit
 def _condition_row(work, sizes, i):
     """Compute row `i` of the gain K = w P Cᵀ T⁻¹, the mean and the covariance (see the module docstring). Rows before
     `i` are complete."""
@@ -245,14 +274,7 @@ def _condition_row(work, sizes, i):
     for a in range(p):
         work[u(scaled + a)] = work[u(gain + a)]
         work[u(scaled + a)] *= work[u(rows.weight)]
-    work[u(rows.step + i)] = 0.0
-    add_dot(work, rows.step + i, 1.0, scaled, 1, rows.innovation, 1, p)
-    work[u(rows.mean + i)] = work[u(rows.prior_mean + i)]
-    work[u(rows.mean + i)] += work[u(rows.step + i)]
-    for j in range(n):
-        if j <= i or j < p or not leads:
-            work[u(product + j)] = work[u(rows.prior + i * n + j)]
-            add_dot(work, product + j, -1.0, scaled, 1, rows.cross + j * p, 1, p)
+    step_row(work, sizes, i, rows.innovation, rows.cross)
     for a in range(p):
         work[u(excess + a)] = 0.0
         add_dot(work, excess + a, 1.0, gain, 1, rows.seen_noise + a, p, p)
@@ -260,11 +282,7 @@ def _condition_row(work, sizes, i):
             work[u(excess + a)] -= work[u(product + a)]
         else:
             add_dot(work, excess + a, -1.0, product, 1, rows.matrix + a * n, 1, n)
-    for j in range(i + 1):
-        out = rows.covariance + i * n + j
-        work[u(out)] = work[u(product + j)]
-        add_dot(work, out, 1.0, excess, 1, rows.scaled + j * p, 1, p)
-        work[u(rows.covariance + j * n + i)] = work[u(out)]
+    store_covariance_row(work, sizes, i, rows.scaled)
 
 
 @inline_jit

@@ -33,7 +33,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, source_inline_jit
-from rfa.runtime.filters.dense_numba import keep_rival
+from rfa.runtime.filters.dense_numba import keep_rival, step_row, store_covariance_row
 from rfa.runtime.filters.linear_rows import add_dot, factor, rows_of, u
 from rfa.runtime.filters.robust_constants import (
     KEPT_PRIOR,
@@ -81,14 +81,8 @@ def _learned_rows(counts, p):
     penalty = share + FACTORS
     response = penalty + FACTORS
     modes = response + FACTORS * p
-    half = modes + p * p
-    core = half + p * p
-    spread = core + p * p
-    variance = spread + p * p
-    signal = variance + p
-    mean_response = signal + p
-    seen = mean_response + p
-    peak = seen + p
+    half, core, spread, variance = modes + p * p, modes + 2 * p * p, modes + 3 * p * p, modes + 4 * p * p
+    signal, mean_response, seen, peak = variance + p, variance + 2 * p, variance + 3 * p, variance + 4 * p
     return LearnedRows(
         counts, share, penalty, response, modes, half, core, spread, variance, signal, mean_response, seen, peak,
         peak + 1, peak + 2,
@@ -342,15 +336,8 @@ def _mix_row(work, sizes, i):
     """Compute mean and covariance (see the module docstring)."""
     n, p, leads = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
-    gain, scaled, excess, product = rows.gain + i * p, rows.scaled + i * p, rows.excess + i * p, rows.product + i * n
-    work[u(rows.step + i)] = 0.0
-    add_dot(work, rows.step + i, 1.0, scaled, 1, learned.signal, 1, p)
-    work[u(rows.mean + i)] = work[u(rows.prior_mean + i)]
-    work[u(rows.mean + i)] += work[u(rows.step + i)]
-    for j in range(n):
-        if j <= i or j < p or not leads:
-            work[u(product + j)] = work[u(rows.prior + i * n + j)]
-            add_dot(work, product + j, -1.0, scaled, 1, rows.gain + j * p, 1, p)
+    gain, excess, product = rows.gain + i * p, rows.excess + i * p, rows.product + i * n
+    step_row(work, sizes, i, learned.signal, rows.gain)
     for a in range(p):
         if leads:
             work[u(learned.seen + a)] = work[u(product + a)]
@@ -363,11 +350,7 @@ def _mix_row(work, sizes, i):
         add_dot(work, out, -1.0, learned.modes + m * p, 1, learned.seen, 1, p)
         work[u(out)] *= work[u(learned.mean_response + m)]
         add_dot(work, out, 1.0, gain, 1, learned.spread + m * p, 1, p)
-    for j in range(i + 1):
-        out = rows.covariance + i * n + j
-        work[u(out)] = work[u(product + j)]
-        add_dot(work, out, 1.0, excess, 1, rows.gain + j * p, 1, p)
-        work[u(rows.covariance + j * n + i)] = work[u(out)]
+    store_covariance_row(work, sizes, i, rows.gain)
 
 
 @source_inline_jit

@@ -80,21 +80,12 @@ def rows_of(sizes):
     rival = prior + n * n
     product = rival + n
     cross = product + n * n
-    gain = cross + n * p
-    scaled = gain + n * p
-    excess = scaled + n * p
-    step = excess + n * p
+    gain, scaled, excess, step = cross + n * p, cross + 2 * n * p, cross + 3 * n * p, cross + 4 * n * p
     signal = step + n
-    seen_noise = signal + p * p
-    nominal = seen_noise + p * p
-    weighted = nominal + p * p
-    opened = weighted + p * p
-    present = opened + p * p
-    innovation = present + p
-    expected = innovation + p
-    solved = expected + p
-    residual = solved + p
-    seen = residual + p
+    seen_noise, nominal, weighted = signal + p * p, signal + 2 * p * p, signal + 3 * p * p
+    opened, present = signal + 4 * p * p, signal + 5 * p * p
+    innovation, expected, solved = present + p, present + 2 * p, present + 3 * p
+    residual, seen = present + 4 * p, present + 5 * p
     return Rows(
         mean, covariance, offset, evidence, scale, value, f, q, matrix, bias, noise, prior_mean, prior, rival, product,
         cross, gain, scaled, excess, step, signal, seen_noise, nominal, weighted, opened, present, innovation, expected,

@@ -69,12 +69,7 @@ def exp(x):
     shifted = np.float32(x * LOG2_E + ROUNDING)
     n = shifted - ROUNDING
     r = (x - n * LN2_HIGH) - n * LN2_LOW
-    p = EXP[0]
-    p = p * r + EXP[1]
-    p = p * r + EXP[2]
-    p = p * r + EXP[3]
-    p = p * r + EXP[4]
-    p = p * r + EXP[5]
+    p = ((((EXP[0] * r + EXP[1]) * r + EXP[2]) * r + EXP[3]) * r + EXP[4]) * r + EXP[5]
     power = np.int32((shifted.view(np.int32) - ROUNDING_BITS + BIAS) << MANTISSA_BITS)
     return (p * (r * r) + r + ONE) * power.view(np.float32)
 
@@ -88,15 +83,8 @@ def log(x):
     mantissa = np.int32(bits - (e << MANTISSA_BITS))
     f = mantissa.view(np.float32) - ONE  # x = (1 + f) 2^e, 1 + f in [sqrt(1/2), sqrt(2))
     n = np.float32(e)
-    p = LOG[0]
-    p = p * f + LOG[1]
-    p = p * f + LOG[2]
-    p = p * f + LOG[3]
-    p = p * f + LOG[4]
-    p = p * f + LOG[5]
-    p = p * f + LOG[6]
-    p = p * f + LOG[7]
-    p = p * f + LOG[8]
+    p = (((LOG[0] * f + LOG[1]) * f + LOG[2]) * f + LOG[3]) * f + LOG[4]
+    p = (((p * f + LOG[5]) * f + LOG[6]) * f + LOG[7]) * f + LOG[8]
     square = f * f
     value = (f * square * p + n * LN2_LOW - HALF * square) + f + n * LN2_HIGH
     return value if x < INFINITY else x
@@ -107,16 +95,8 @@ def erf(x):
     """Return the error function of x."""
     x = clamp(x, -ERF_LIMIT, ERF_LIMIT)
     square = x * x
-    above = ERF_ABOVE[0]
-    above = above * square + ERF_ABOVE[1]
-    above = above * square + ERF_ABOVE[2]
-    above = above * square + ERF_ABOVE[3]
-    above = above * square + ERF_ABOVE[4]
-    above = above * square + ERF_ABOVE[5]
-    above = above * square + ERF_ABOVE[6]
-    below = ERF_BELOW[0]
-    below = below * square + ERF_BELOW[1]
-    below = below * square + ERF_BELOW[2]
-    below = below * square + ERF_BELOW[3]
-    below = below * square + ERF_BELOW[4]
+    above = ((ERF_ABOVE[0] * square + ERF_ABOVE[1]) * square + ERF_ABOVE[2]) * square + ERF_ABOVE[3]
+    above = ((above * square + ERF_ABOVE[4]) * square + ERF_ABOVE[5]) * square + ERF_ABOVE[6]
+    below = (ERF_BELOW[0] * square + ERF_BELOW[1]) * square + ERF_BELOW[2]
+    below = (below * square + ERF_BELOW[3]) * square + ERF_BELOW[4]
     return x * above / below
