@@ -138,10 +138,8 @@ def slots_kernel(
     i_h = i_bh % n_heads
     i_source, i_target = tl.load(p_sources + i_b).to(tl.int64), tl.load(p_targets + i_b).to(tl.int64)
     is_held = (i_source >= 0) & (i_source < n_rows) & (i_target >= 0) & (i_target < n_rows)
-    o_s = tl.arange(0, BS)  # [S]
-    o_d = tl.arange(0, BD)  # [D]
-    m_s = o_s < S  # [S]
-    m_d = o_d < D  # [D]
+    o_s, o_d = tl.arange(0, BS), tl.arange(0, BD)  # [S], [D]
+    m_s, m_d = o_s < S, o_d < D  # [S], [D]
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )

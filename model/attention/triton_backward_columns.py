@@ -22,8 +22,32 @@ from rfa.model.attention.triton_backward_common import (
     stamps_at,
     weigh,
 )
-from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
+from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, spans
 from rfa.model.attention.triton_score import LANES, by_lane, transport
+
+
+@triton.jit
+def _add_pairs(
+    b_dk, b_dv, b_sum, b_k, b_v, b_key, b_q, b_do, queries, b_decay, b_variance, m_pair, head,
+    BM: tl.constexpr, BN: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr, MASKED: tl.constexpr,
+    FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Add the pairs of a block of keys and a block of queries to dk, dv and Σ s E². Return these sums."""
+    b_query, b_offset, b_norm, b_norm_low, b_h = queries
+    b_dot = product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
+    b_flow = product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
+    weighed = weigh(
+        b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], m_pair,
+        head, IS_GAUSSIAN, MASKED, FAST,
+    )  # fmt: skip
+    _dl, b_s, _evidence = differentiate(
+        weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], m_pair, IS_GAUSSIAN, HAS_PRECISION, MASKED
+    )
+    b_carried = b_s * b_decay  # [BN, BM]
+    b_dv += product(weighed[0] * b_decay, b_do, UPCAST)
+    b_dk += product(b_carried, b_q, UPCAST)
+    b_sum += by_lane(b_carried * b_decay, BN, BM)
+    return b_dk, b_dv, b_sum
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -41,12 +65,12 @@ def _columns_kernel(
     The first loop processes the blocks of queries that contain or precede some of the keys, and needs a mask. The
     second loop processes the later blocks.
     """
-    i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
-    first = i_block * BN
+    first, i_head, i_sequence = tl.program_id(0) * BN, tl.program_id(1), tl.program_id(2)
+    i_batch, first_query, n_own, first_key, length = spans(p_query_starts, p_key_starts, n_queries, n_keys, IS_PACKED)
     if first >= length:
         return
+    o_key = tl.arange(0, BN)  # [BN]
+    m_key = first + o_key < length
     head = scaled_head(p_heads, i_head, WIDTH // 2, IS_GAUSSIAN)
     mu, inverse_mu, sigma2, eta2, _, scale, power, _, _, _ = head
     stride_row = n_heads * WIDTH
@@ -57,8 +81,6 @@ def _columns_kernel(
     p_query_time = stamps_at(p_query_stamps, i_batch * stride_query_stamps + first_query * 2, HAS_STAMPS)
     p_key_time = stamps_at(p_key_stamps, i_batch * stride_key_stamps + first_key * 2, HAS_STAMPS)
 
-    o_key = tl.arange(0, BN)  # [BN]
-    m_key = first + o_key < length
     p_own_k = p_k + i_batch * stride_kb + first_key * stride_kt + i_head.to(tl.int64) * stride_kh
     p_own_v = p_v + i_batch * stride_vb + first_key * stride_vt + i_head.to(tl.int64) * stride_vh
     b_k = load_rows(p_own_k, first, o_key, m_key, stride_kt, WIDTH, BLOCK_W, True)  # [BN, W]
@@ -82,25 +104,16 @@ def _columns_kernel(
         b_q = load_rows(p_q, start, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
         b_do = load_rows(p_grad_out, start, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
         p_query = p_queries + tl.cast(i_queries, tl.int64) * (QUERY_NUMBERS * BM) + o_query
-        b_query, b_offset, b_norm, b_norm_low, b_h = load_queries(p_query, BM, HAS_PRECISION, FAST)
+        queries = load_queries(p_query, BM, HAS_PRECISION, FAST)
         i_time = start if HAS_STAMPS else base + start
         b_hi, b_lo = load_times(p_query_time, i_time, o_query, m_query, HAS_STAMPS)  # [BM]
         b_lag = elapsed(b_hi[None, :], b_lo[None, :], b_key_hi[:, None], b_key_lo[:, None])  # [BN, BM]
         b_decay, _phi, b_variance = lag_numbers(b_lag, head)  # [BN, BM]
-        b_dot = product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
-        b_flow = product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
         m_pair = (first + o_key)[:, None] <= (base + start + o_query)[None, :]  # [BN, BM]
-        weighed = weigh(
-            b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], m_pair,
-            head, IS_GAUSSIAN, True, FAST,
+        b_dk, b_dv, b_sum = _add_pairs(
+            b_dk, b_dv, b_sum, b_k, b_v, b_key, b_q, b_do, queries, b_decay, b_variance, m_pair, head, BM, BN,
+            IS_GAUSSIAN, HAS_PRECISION, True, FAST, UPCAST,
         )  # fmt: skip
-        _dl, b_s, _evidence = differentiate(
-            weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
-        )
-        b_carried = b_s * b_decay  # [BN, BM]
-        b_dv += product(weighed[0] * b_decay, b_do, UPCAST)
-        b_dk += product(b_carried, b_q, UPCAST)
-        b_sum += by_lane(b_carried * b_decay, BN, BM)
 
     last_hi, last_lo = load_time(p_key_time, last, HAS_STAMPS)
     b_until = elapsed(last_hi, last_lo, b_key_hi, b_key_lo)  # [BN]
@@ -122,7 +135,7 @@ def _columns_kernel(
         m_query = start + o_query < n_own
         b_q = load_rows(p_block_q, 0, o_query, m_query, stride_qt, WIDTH, BLOCK_W, True)  # [BM, W]
         b_do = load_rows(p_block_do, 0, o_query, m_query, stride_row, WIDTH, BLOCK_W, True)  # [BM, W]
-        b_query, b_offset, b_norm, b_norm_low, b_h = load_queries(p_block, BM, HAS_PRECISION, FAST)
+        queries = load_queries(p_block, BM, HAS_PRECISION, FAST)
         b_query_decay = tl.load(p_block + 5 * BM)  # [BM]
         b_query_decay2 = tl.load(p_block + 6 * BM)  # [BM]
         b_query_variance = tl.load(p_block + 7 * BM)  # [BM]
@@ -137,19 +150,10 @@ def _columns_kernel(
         b_s_variance = sigma2 * b_s_phi + eta2 * b_s_decay * b_s_decay  # [BN]
         b_decay = b_s_decay[:, None] * b_query_decay[None, :]  # [BN, BM]
         b_variance = b_s_variance[:, None] * b_query_decay2[None, :] + b_query_variance[None, :]  # [BN, BM]
-        b_dot = product(b_k, tl.trans(b_q), UPCAST)  # [BN, BM]
-        b_flow = product(b_v, tl.trans(b_do), UPCAST)  # [BN, BM]
-        weighed = weigh(
-            b_dot, b_decay, b_variance, b_query[None, :], b_key[:, None], b_norm[None, :], b_norm_low[None, :], False,
-            head, IS_GAUSSIAN, False, FAST,
+        b_dk, b_dv, b_sum = _add_pairs(
+            b_dk, b_dv, b_sum, b_k, b_v, b_key, b_q, b_do, queries, b_decay, b_variance, False, head, BM, BN,
+            IS_GAUSSIAN, HAS_PRECISION, False, FAST, UPCAST,
         )  # fmt: skip
-        _dl, b_s, _evidence = differentiate(
-            weighed, b_decay * b_flow, b_offset[None, :], b_h[None, :], False, IS_GAUSSIAN, HAS_PRECISION, False
-        )
-        b_carried = b_s * b_decay  # [BN, BM]
-        b_dv += product(weighed[0] * b_decay, b_do, UPCAST)
-        b_dk += product(b_carried, b_q, UPCAST)
-        b_sum += by_lane(b_carried * b_decay, BN, BM)
         p_block_q += step_q
         p_block_do += step_do
         p_block += QUERY_NUMBERS * BM

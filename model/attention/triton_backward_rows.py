@@ -27,8 +27,42 @@ from rfa.model.attention.triton_backward_common import (
     variance_slope,
     weigh,
 )
-from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
+from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, spans
 from rfa.model.attention.triton_score import LANES, LN2, by_lane, transport
+
+
+@triton.jit
+def _add_pairs(
+    b_dq, sums, b_q, b_do, queries, b_k, b_v, b_key, b_decay, b_variance, m_pair, head,
+    BM: tl.constexpr, BN: tl.constexpr, IS_GAUSSIAN: tl.constexpr, HAS_PRECISION: tl.constexpr,
+    NEEDS_DYNAMICS: tl.constexpr, NEEDS_DECAY: tl.constexpr, MASKED: tl.constexpr,
+    FAST: tl.constexpr, UPCAST: tl.constexpr,
+):  # fmt: skip
+    """Add the pairs of a block of queries and a block of keys to dq and to `sums`: Σ s, Σ dL log2 p, Σ s match and
+    Σ dL log2 V/U. Return these, and m and E dE of each pair, which are only defined for gradients that need them."""
+    b_query, b_offset, b_norm, b_norm_low, b_h = queries
+    b_sum_s, b_sum_tau, b_sum_match, b_sum_fit = sums
+    b_dot = product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
+    weighed = weigh(
+        b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], m_pair,
+        head, IS_GAUSSIAN, MASKED, FAST,
+    )  # fmt: skip
+    b_gain = b_decay * product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
+    b_dl, b_s, b_evidence = differentiate(
+        weighed, b_gain, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, MASKED
+    )
+    b_carried = b_s * b_decay  # [BM, BN]
+    b_dq += product(b_carried, b_k, UPCAST)
+    b_sum_s += by_lane(b_s, BM, BN)
+    b_m, b_direct = b_s, b_s
+    if NEEDS_DYNAMICS:
+        b_m = variance_slope(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BN]
+        b_sum_tau += by_lane(b_dl * weighed[1], BM, BN)
+        b_sum_match += by_lane(b_s * weighed[4], BM, BN)
+        b_sum_fit += by_lane(b_dl * weighed[2], BM, BN)
+    if NEEDS_DECAY:
+        b_direct = transport_gradient(weighed, b_gain, b_carried, b_decay, b_key[None, :], head)  # [BM, BN]
+    return b_dq, (b_sum_s, b_sum_tau, b_sum_match, b_sum_fit), b_m, b_direct
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -49,8 +83,7 @@ def _rows_kernel(
     """
     # The longest programs run first.
     i_block, i_head, i_sequence = tl.num_programs(0) - 1 - tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own, first_key, length = spans(p_query_starts, p_key_starts, n_queries, n_keys, IS_PACKED)
     first = i_block * BM
     if first >= n_own:
         return
@@ -82,6 +115,7 @@ def _rows_kernel(
         b_norm_low = tl.load(p_query + 3 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
     if HAS_PRECISION:
         b_h = tl.load(p_query + 4 * QUERY_BLOCK, mask=m_query, other=0.0)  # [BM]
+    queries = b_query, b_offset, b_norm, b_norm_low, b_h
     # The position of a query is the index of its key, which is its time if there are no stamps.
     position = length - n_own + first
     i_time = first if HAS_STAMPS else position
@@ -89,8 +123,7 @@ def _rows_kernel(
 
     b_zero = tl.zeros([BM, LANES], tl.float32)  # [BM, LANES]
     b_dq = tl.zeros([BM, BLOCK_W], tl.float32)  # [BM, W]
-    b_sum_s = b_zero
-    b_sum_tau, b_sum_match, b_sum_fit = b_zero, b_zero, b_zero  # Σ dL log2 p, Σ s match, Σ dL log2 V/U
+    sums = b_zero, b_zero, b_zero, b_zero  # Σ s, Σ dL log2 p, Σ s match, Σ dL log2 V/U
     b_sum_m, b_sum_decay2, b_sum_phi = b_zero, b_zero, b_zero  # Σ m, Σ m E², Σ m phi
     b_sum_mu = b_zero  # -c Σ m dV/dmu - Σ lag E dE
 
@@ -104,25 +137,12 @@ def _rows_kernel(
         b_key_hi, b_key_lo = load_times(p_key_time, start, o_near, m_key, HAS_STAMPS)  # [BD]
         b_lag = elapsed(b_hi[:, None], b_lo[:, None], b_key_hi[None, :], b_key_lo[None, :])  # [BM, BD]
         b_decay, b_phi, b_variance = lag_numbers(b_lag, head)  # [BM, BD]
-        b_dot = product(b_q, tl.trans(b_k), UPCAST)  # [BM, BD]
-        b_flow = product(b_do, tl.trans(b_v), UPCAST)  # [BM, BD]
         m_pair = (start + o_near)[None, :] <= (position + o_query)[:, None]  # [BM, BD]
-        weighed = weigh(
-            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], m_pair,
-            head, IS_GAUSSIAN, True, FAST,
+        b_dq, sums, b_m, b_direct = _add_pairs(
+            b_dq, sums, b_q, b_do, queries, b_k, b_v, b_key, b_decay, b_variance, m_pair, head, BM, BD,
+            IS_GAUSSIAN, HAS_PRECISION, NEEDS_DYNAMICS, NEEDS_DECAY, True, FAST, UPCAST,
         )  # fmt: skip
-        b_gain = b_decay * b_flow  # [BM, BD]
-        b_dl, b_s, b_evidence = differentiate(
-            weighed, b_gain, b_offset[:, None], b_h[:, None], m_pair, IS_GAUSSIAN, HAS_PRECISION, True
-        )
-        b_carried = b_s * b_decay  # [BM, BD]
-        b_dq += product(b_carried, b_k, UPCAST)
-        b_sum_s += by_lane(b_s, BM, BD)
         if NEEDS_DYNAMICS:
-            b_m = variance_slope(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BD]
-            b_sum_tau += by_lane(b_dl * weighed[1], BM, BD)
-            b_sum_match += by_lane(b_s * weighed[4], BM, BD)
-            b_sum_fit += by_lane(b_dl * weighed[2], BM, BD)
             b_sum_m += by_lane(b_m, BM, BD)
             b_sum_decay2 += by_lane(b_m * b_decay * b_decay, BM, BD)
             b_sum_phi += by_lane(b_m * b_phi, BM, BD)
@@ -131,7 +151,6 @@ def _rows_kernel(
                     sigma2 * minus_phi_slope(b_lag, b_decay, b_phi, mu, inverse_mu)
                     + 2.0 * eta2 * b_lag * b_decay * b_decay
                 )
-                b_direct = transport_gradient(weighed, b_gain, b_carried, b_decay, b_key[None, :], head)  # [BM, BD]
                 b_sum_mu += by_lane(power * b_m * b_fall - b_lag * b_direct, BM, BD)
 
     hi, lo = load_time(p_query_time, i_time, HAS_STAMPS)
@@ -169,23 +188,11 @@ def _rows_kernel(
         b_u_phi = gap_phi + gap_decay2 * b_own_phi  # [BM]
         b_decay = b_u_decay[:, None] * b_key_decay[None, :]  # [BM, BN]
         b_variance = (gamma2 + sigma2 * b_u_phi)[:, None] + b_u_decay2[:, None] * b_key_variance[None, :]  # [BM, BN]
-        b_dot = product(b_q, tl.trans(b_k), UPCAST)  # [BM, BN]
-        weighed = weigh(
-            b_dot, b_decay, b_variance, b_query[:, None], b_key[None, :], b_norm[:, None], b_norm_low[:, None], False,
-            head, IS_GAUSSIAN, False, FAST,
+        b_dq, sums, b_m, b_direct = _add_pairs(
+            b_dq, sums, b_q, b_do, queries, b_k, b_v, b_key, b_decay, b_variance, False, head, BM, BN,
+            IS_GAUSSIAN, HAS_PRECISION, NEEDS_DYNAMICS, NEEDS_DECAY, False, FAST, UPCAST,
         )  # fmt: skip
-        b_gain = b_decay * product(b_do, tl.trans(b_v), UPCAST)  # [BM, BN]
-        b_dl, b_s, b_evidence = differentiate(
-            weighed, b_gain, b_offset[:, None], b_h[:, None], False, IS_GAUSSIAN, HAS_PRECISION, False
-        )
-        b_carried = b_s * b_decay  # [BM, BN]
-        b_dq += product(b_carried, b_k, UPCAST)
-        b_sum_s += by_lane(b_s, BM, BN)
         if NEEDS_DYNAMICS:
-            b_m = variance_slope(weighed, b_dl, b_s, b_evidence, b_variance, head, IS_GAUSSIAN, FAST)  # [BM, BN]
-            b_sum_tau += by_lane(b_dl * weighed[1], BM, BN)
-            b_sum_match += by_lane(b_s * weighed[4], BM, BN)
-            b_sum_fit += by_lane(b_dl * weighed[2], BM, BN)
             b_block_m = by_lane(b_m, BM, BN)  # [BM, LANES]
             b_block_decay2 = by_lane(b_m * tl.load(p_block + 2 * BN)[None, :], BM, BN)  # [BM, LANES]
             b_block_phi = by_lane(b_m * tl.load(p_block + 4 * BN)[None, :], BM, BN)  # [BM, LANES]
@@ -193,7 +200,6 @@ def _rows_kernel(
             b_sum_decay2 += b_u_decay2[:, None] * b_block_decay2
             b_sum_phi += b_u_phi[:, None] * b_block_m + b_u_decay2[:, None] * b_block_phi
             if NEEDS_DECAY:
-                b_direct = transport_gradient(weighed, b_gain, b_carried, b_decay, b_key[None, :], head)  # [BM, BN]
                 b_block_fall = by_lane(b_m * tl.load(p_block + 5 * BN)[None, :], BM, BN)  # [BM, LANES]
                 b_u = gap + b_since  # [BM]
                 gap_fall = minus_phi_slope(gap, gap_decay, gap_phi, mu, inverse_mu)
@@ -208,6 +214,7 @@ def _rows_kernel(
         gap_phi += gap_decay2 * block_phi
         gap_decay *= block_decay
 
+    b_sum_s, b_sum_tau, b_sum_match, b_sum_fit = sums
     b_all_s, b_all_m, b_all_phi = tl.sum(b_sum_s, 1), tl.sum(b_sum_m, 1), tl.sum(b_sum_phi, 1)  # [BM]
     b_all_mu = tl.sum(b_sum_mu, 1)  # [BM]
     # Σ_j dL = g, and L = log p + log_norm.

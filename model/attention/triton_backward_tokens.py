@@ -24,7 +24,7 @@ from rfa.model.attention.triton_backward_common import (
     stamps_at,
     weigh,
 )
-from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence
+from rfa.model.attention.triton_blocks import LENGTHS, elapsed, first_block, sequence, spans
 from rfa.model.attention.triton_score import LOG2E, transport
 
 
@@ -139,8 +139,7 @@ def _normalise_rows(
     Rounding errors of the saved `out` and `log_norm` would change all dL of a row, whose sums nearly cancel.
     """
     i_block, i_head, i_sequence = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own, first_key, length = spans(p_query_starts, p_key_starts, n_queries, n_keys, IS_PACKED)
     first = i_block * BM
     if first >= n_own:
         return

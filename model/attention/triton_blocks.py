@@ -34,6 +34,16 @@ def sequence(p_starts, i_sequence, length, IS_PACKED: tl.constexpr):
 
 
 @triton.jit
+def spans(p_query_starts, p_key_starts, n_queries, n_keys, IS_PACKED: tl.constexpr):
+    """Return the batch row of the sequence of a program, its first query and number of queries, and its first key and
+    number of keys."""
+    i_sequence = tl.program_id(2)
+    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
+    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    return i_batch, first_query, n_own, first_key, length
+
+
+@triton.jit
 def first_block(first, i_sequence, length, BLOCK: tl.constexpr, IS_PACKED: tl.constexpr):
     """Return the index of the first block of a sequence among the blocks of all sequences."""
     if IS_PACKED:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from rfa.model.attention.triton_blocks import LENGTHS, block_place, elapsed, first_block, sequence
+from rfa.model.attention.triton_blocks import LENGTHS, block_place, elapsed, first_block, spans
 from rfa.model.attention.triton_columns import COLUMNS
 from rfa.model.attention.triton_distant import (
     LAG_NUMBERS,
@@ -48,8 +48,7 @@ def _forward_kernel(
 ):  # fmt: skip
     """Compute out, log_norm and precision of one block of query positions of one head and sequence."""
     i_head, i_sequence = tl.program_id(1), tl.program_id(2)
-    i_batch, first_query, n_own = sequence(p_query_starts, i_sequence, n_queries, IS_PACKED)
-    _, first_key, length = sequence(p_key_starts, i_sequence, n_keys, IS_PACKED)
+    i_batch, first_query, n_own, first_key, length = spans(p_query_starts, p_key_starts, n_queries, n_keys, IS_PACKED)
     # The longest programs run first. Positions rather than queries are divided into blocks, so that lags between blocks
     # are integers.
     start = length - n_own
@@ -178,12 +177,9 @@ def _forward_kernel(
                 WIDTH, BLOCK_W, BM, BN, True, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             if PAGE == 0:
-                p_block_k -= step_k
-                p_block_v -= step_v
-            p_totals -= COLUMNS * BN
-            p_terms += TERMS * BN
-            gap_process += gap_decay2 * block_process
-            gap_decay *= block_decay
+                p_block_k, p_block_v = p_block_k - step_k, p_block_v - step_v
+            p_totals, p_terms = p_totals - COLUMNS * BN, p_terms + TERMS * BN
+            gap_process, gap_decay = gap_process + gap_decay2 * block_process, gap_decay * block_decay
             factor *= block_factor
         b_row_factor = 1.0 / exponential(-light_mu * tl.arange(0, BM).to(tl.float32))  # [BM]
         b_sum += tl.sum(b_sums, 1) * b_row_factor  # [BM]
@@ -205,12 +201,9 @@ def _forward_kernel(
                 tau * kappa, WIDTH, BLOCK_W, BM, BN, False, WITH_PRECISION, FAST, INTERPRETED,
             )  # fmt: skip
             if PAGE == 0:
-                p_block_k -= step_k
-                p_block_v -= step_v
-            p_totals -= COLUMNS * BN
-            p_terms += TERMS * BN
-            gap_process += gap_decay2 * block_process
-            gap_decay *= block_decay
+                p_block_k, p_block_v = p_block_k - step_k, p_block_v - step_v
+            p_totals, p_terms = p_totals - COLUMNS * BN, p_terms + TERMS * BN
+            gap_process, gap_decay = gap_process + gap_decay2 * block_process, gap_decay * block_decay
         state = -b_minus_out, b_sum + tl.sum(b_sums, 1), b_shift, b_evidence + half_nu * tl.sum(b_evidences, 1)
 
     if tl.max(tl.where(m_row, state[1], 0.0), 0) > LIMIT:

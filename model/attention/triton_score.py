@@ -33,12 +33,16 @@ LANES = tl.constexpr(4)
 
 
 @triton.jit
+def _hardware(x, INSTRUCTION: tl.constexpr):
+    """Apply an instruction with one operand."""
+    return tl.inline_asm_elementwise(INSTRUCTION, "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
+
+
+@triton.jit
 def log2(x, FAST: tl.constexpr):
     """Return the logarithm to base 2. `tl.log2` takes 25 instructions; the hardware function takes one."""
     if FAST:
-        return tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return _hardware(x, "lg2.approx.ftz.f32 $0, $1;")
     else:
         return tl.log2(x)
 
@@ -54,9 +58,7 @@ def log2_of_one_plus(x):
 def reciprocal(x, FAST: tl.constexpr):
     """Return 1 / x."""
     if FAST:
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
+        return _hardware(x, "rcp.approx.ftz.f32 $0, $1;")
     else:
         return 1.0 / x
 

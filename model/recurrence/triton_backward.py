@@ -105,10 +105,8 @@ def scan_gradient_kernel(
     """
     i_bh = tl.program_id(0).to(tl.int64)
     i_h = i_bh % n_heads
-    o_s = tl.arange(0, BS)  # [S]
-    o_d = tl.arange(0, BD)  # [D]
-    m_s = o_s < S  # [S]
-    m_d = o_d < D  # [D]
+    o_s, o_d = tl.arange(0, BS), tl.arange(0, BD)  # [S], [D]
+    m_s, m_d = o_s < S, o_d < D  # [S], [D]
     nu, kappa, exponent, residual_noise, gamma2, tau, delta = load_head(
         p_nu, p_kappa, p_exponent, p_residual_noise, p_gamma2, p_tau, p_delta, i_h
     )
