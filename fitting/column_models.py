@@ -89,13 +89,9 @@ class StructuralFit:
 
 
 def fit_structural(
-    train: Series,
-    validation: Series,
-    config: StructuralConfig,
-    *,
-    report: Report | None = None,
-    saved: SavedFits | None = None,
-) -> StructuralFit:
+    train: Series, validation: Series, config: StructuralConfig, *,
+    report: Report | None = None, saved: SavedFits | None = None,
+) -> StructuralFit:  # fmt: skip
     """Fit a structural model to every column of a series, and then the noise that the columns share.
 
     Args:

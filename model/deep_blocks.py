@@ -15,6 +15,20 @@ from rfa.model.recurrence.irkf_reference import irkf_loop
 from rfa.runtime.text.config import StrictConfig
 
 
+class Mixed(NamedTuple):
+    """Output of a block and state of its recurrence.
+
+    Attributes:
+        out: Output, `[..., d]`.
+        mean: Mean of the state, `[..., H, 2D]`.
+        precision: Precision of the state, `[..., H]`.
+    """
+
+    out: Tensor
+    mean: Tensor
+    precision: Tensor
+
+
 @dataclass(frozen=True)
 class DeepFilterConfig(StrictConfig):
     """Sizes of a deep filter.
@@ -50,20 +64,6 @@ class DeepFilterConfig(StrictConfig):
             raise ValueError(f"time_unit must be positive, got {self.time_unit}")
         if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
             raise ValueError(f"memory must be two positive numbers in increasing order, got {self.memory}")
-
-
-class Mixed(NamedTuple):
-    """Output of a block and state of its recurrence.
-
-    Attributes:
-        out: Output, `[..., d]`.
-        mean: Mean of the state, `[..., H, 2D]`.
-        precision: Precision of the state, `[..., H]`.
-    """
-
-    out: Tensor
-    mean: Tensor
-    precision: Tensor
 
 
 class FilterBlock(nn.Module):

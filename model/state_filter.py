@@ -156,17 +156,11 @@ class StateFilter(TwoModeNetwork):
             mean=(sensor.matrix @ update.mean[..., None])[..., 0] + sensor.offset,
             covariance=covariance,
             precision=self.observation_size / variance.sum(-1),
-            weight=update.weight,
-            innovation=update.innovation,
-            innovation_covariance=update.innovation_covariance,
-            nis=update.nis,
-            log_likelihood=update.log_likelihood,
-            transition=f,
-            predicted_mean=prior[0],
-            predicted_covariance=prior[1],
-            state_mean=update.mean,
-            state_covariance=update.covariance,
-        )
+            weight=update.weight, innovation=update.innovation, innovation_covariance=update.innovation_covariance,
+            nis=update.nis, log_likelihood=update.log_likelihood, transition=f,
+            predicted_mean=prior[0], predicted_covariance=prior[1],
+            state_mean=update.mean, state_covariance=update.covariance,
+        )  # fmt: skip
 
     def noise_scales(self, state: State) -> tuple[Tensor, Tensor]:
         """Return the factors of the process and the measurement covariance after `state`, `[B]` each."""
@@ -222,13 +216,9 @@ class StateFilter(TwoModeNetwork):
             yield output, carried
 
     def forward(
-        self,
-        observation: Tensor,
-        present: Tensor,
-        times: Tensor,
-        noise_scale: Tensor | None = None,
-        state: State | None = None,
-    ) -> tuple[FilterOutput, State]:
+        self, observation: Tensor, present: Tensor, times: Tensor,
+        noise_scale: Tensor | None = None, state: State | None = None,
+    ) -> tuple[FilterOutput, State]:  # fmt: skip
         """Filter complete sequences. Return the outputs `[B, N, …]` and the final state, from which filtering can
         continue.
 

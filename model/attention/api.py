@@ -131,17 +131,10 @@ def runs_fused(
 
 
 def robust_filter_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dynamics: Dynamics,
-    *,
-    times: Tensor | None = None,
-    cu_seqlens: Tensor | None = None,
-    kernel: Kernel = "student_t",
-    impl: AttentionImpl = "auto",
-    horizon: float = 0.0,
-) -> AttentionResult:
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *,
+    times: Tensor | None = None, cu_seqlens: Tensor | None = None, kernel: Kernel = "student_t",
+    impl: AttentionImpl = "auto", horizon: float = 0.0,
+) -> AttentionResult:  # fmt: skip
     """Compute causal Robust Filter Attention.
 
     Args:

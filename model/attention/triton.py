@@ -172,18 +172,11 @@ def _stamps_of_both(
 
 
 def fused_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    dynamics: Dynamics,
-    *,
-    query_times: Tensor | None = None,
-    key_times: Tensor | None = None,
-    query_starts: Tensor | None = None,
-    key_starts: Tensor | None = None,
-    kernel: Kernel = "student_t",
-    with_precision: bool = True,
-) -> AttentionResult:
+    q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *,
+    query_times: Tensor | None = None, key_times: Tensor | None = None,
+    query_starts: Tensor | None = None, key_starts: Tensor | None = None,
+    kernel: Kernel = "student_t", with_precision: bool = True,
+) -> AttentionResult:  # fmt: skip
     """Compute causal RFA of rotated queries over rotated keys.
 
     The caller must validate the inputs, including with `fused_refusal`.

@@ -311,16 +311,9 @@ def _mix(prior: Tensor, seen: _Innovation, noise: LearnedNoise, is_jump: Tensor 
 
 
 def dense_update(
-    mean: Tensor,
-    covariance: Tensor,
-    observation: Tensor,
-    present: Tensor,
-    sensor: Sensor,
-    robustness: Robustness,
-    *,
-    suspicion: Suspicion | None = None,
-    noise_counts: Tensor | None = None,
-) -> DenseUpdate:
+    mean: Tensor, covariance: Tensor, observation: Tensor, present: Tensor, sensor: Sensor, robustness: Robustness, *,
+    suspicion: Suspicion | None = None, noise_counts: Tensor | None = None,
+) -> DenseUpdate:  # fmt: skip
     """Update the state with an observation `[..., P]`. Components with `present` = 0 are ignored.
 
     Args:

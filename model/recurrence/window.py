@@ -40,18 +40,9 @@ def empty_ring(window: int, process: Tensor, width: int) -> Tensor:
 
 
 def window_scan(
-    tokens: SlotInputs,
-    means: Tensor,
-    precisions: Tensor,
-    ring: Tensor,
-    parameters: SlotParameters,
-    dynamics: Dynamics,
-    *,
-    lag: SlotLag,
-    inner: int = 1,
-    innovation: Innovation = "key",
-    impl: SlotImpl = "auto",
-) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:
+    tokens: SlotInputs, means: Tensor, precisions: Tensor, ring: Tensor, parameters: SlotParameters, dynamics: Dynamics,
+    *, lag: SlotLag, inner: int = 1, innovation: Innovation = "key", impl: SlotImpl = "auto",
+) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:  # fmt: skip
     """Process a sequence with a ring of exact tokens and memory slots.
 
     Args:

@@ -14,7 +14,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from typing import Any, cast, get_args
+from typing import Any, Final, cast, get_args
 
 import numpy as np
 
@@ -52,6 +52,7 @@ from rfa.runtime.uncertainty.step_outputs import StepOutputs
 from rfa.runtime.uncertainty.steps import Readout, Steps, limit_outputs
 
 Array = np.ndarray
+DEFAULT: Final = ReadoutOptions()
 KEPT_READOUTS = 64  # a readout takes 90 kB with 256 horizons and 16 levels
 
 
@@ -242,11 +243,7 @@ class FilterRuntime(FilterStates):
         ), trace
 
     def readout(
-        self,
-        levels: tuple[float, ...],
-        horizon: tuple[float, ...],
-        samples: int,
-        options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
+        self, levels: tuple[float, ...], horizon: tuple[float, ...], samples: int, options: ReadoutOptions = DEFAULT
     ) -> Readout:
         """Return the options of a reply. Equal options result in one object, so that their rows can be processed
         together.
@@ -373,8 +370,7 @@ class FilterRuntime(FilterStates):
 
     def ahead(
         self, state: FilterState, levels: Sequence[float], leads: Sequence[float],
-        options: ReadoutOptions = ReadoutOptions(),  # noqa: B008 - a constant
-        covariates: Array | None = None,
+        options: ReadoutOptions = DEFAULT, covariates: Array | None = None,
     ) -> Ahead:  # fmt: skip
         return forecasts_after(self, state, levels, leads, options, covariates)
 

@@ -35,10 +35,10 @@ MOST_SNAPSHOTS: Final = 10
 # are further apart.
 SNAPSHOT_ROWS: Final = 8
 ORDERED_ROWS: Final = 64
-_MAGIC: Final = b"RFAL\x01"
 _OWN_FIELDS: Final = frozenset({"slot", "readout", "seed"})  # fields of a stream, not of a row
 _ROW_FIELDS: Final = tuple(name for name in Row._fields if name not in _OWN_FIELDS)
 _NOWHERE: Final = PoolSlot(0, 0)
+_MAGIC: Final = b"RFAL\x01"
 # Bytes of a stored row, bytes of a number in it, and characters of a number in JSON.
 _ROW_BYTES, _NUMBER_BYTES, _NUMBER_CHARACTERS = 700, 40, 26
 

@@ -54,12 +54,9 @@ class FilterStates:
     """
 
     def __init__(
-        self,
-        magic: bytes,
-        initial: Mapping[str, Array],
-        fields: Mapping[str, StateField],
-        adaptive: Mapping[str, StateField],
-    ) -> None:
+        self, magic: bytes, initial: Mapping[str, Array],
+        fields: Mapping[str, StateField], adaptive: Mapping[str, StateField],
+    ) -> None:  # fmt: skip
         self._magic = magic
         self._initial = dict(initial)
         self._names = list(initial)

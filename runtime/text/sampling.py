@@ -34,9 +34,9 @@ class Choice:
         temperature: Temperature greater than 0. None chooses the most probable token. If several are equally probable,
             the first one is chosen.
         top_k, top_p, min_p, typical_p: See `filtered_probabilities`.
+        with_latent: Whether to return the latent.
         uniform: Number in [0, 1) for `draw_index`.
         top: Number of most probable tokens to return.
-        with_latent: Whether to return the latent.
         adjusted: Object that changes the logits before the choice. The returned log probabilities are those before the
             change.
     """
@@ -44,11 +44,11 @@ class Choice:
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    uniform: float = 0.0
-    top: int = 0
-    with_latent: bool = False
     min_p: float | None = None
     typical_p: float | None = None
+    with_latent: bool = False
+    uniform: float = 0.0
+    top: int = 0
     adjusted: AdjustedLogits | None = None
 
     @property

@@ -38,10 +38,10 @@ FALSE_WARNINGS: Final = 5e-3
 OVERLAP: Final = 0.5
 # If the share of nearly exact forecasts (values next to the median) reaches this number, wide intervals are no failure.
 MOSTLY_EXACT: Final = 0.6
-# Share of outliers above which there is a warning.
-MANY_OUTLIERS: Final = 0.1
 # Bins of the PIT that contain nearly exact forecasts.
 MIDDLE: Final = slice(PIT_BINS // 2 - 1, PIT_BINS // 2 + 1)
+# Share of outliers above which there is a warning.
+MANY_OUTLIERS: Final = 0.1
 # Number of typical lags from which a horizon is treated as further ahead than one step.
 BEYOND: Final = 1.5
 # Numbers of steps within this relative distance of an integer are treated as that integer.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import numba
@@ -69,9 +70,7 @@ def test_what_has_gaps_or_is_no_number_is_refused(wrong: tuple[Any, ...]) -> Non
         Handle(wrong)
 
 
-class Pair(NamedTuple):
-    one: Handle
-    other: Handle
+Pair = namedtuple("Pair", "one other")
 
 
 @numba.njit

@@ -209,10 +209,10 @@ def _choice(options: GenerateOptions, stream: TextSequence) -> Choice:
         temperature,
         options.top_k,
         options.top_p,
-        uniform,
-        options.top_n_tokens,
-        options.return_latents,
         options.min_p,
         options.typical_p,
+        options.return_latents,
+        uniform,
+        options.top_n_tokens,
         stream.adjusted,
     )

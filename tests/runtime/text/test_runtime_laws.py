@@ -147,7 +147,7 @@ def test_a_row_is_drawn_alone_and_among_others_as_from_its_logits(runtime: Any, 
     choices = [
         *(Choice(), Choice(0.8, uniform=0.3, top=2), Choice(top=3), Choice(with_latent=True)),
         *(
-            Choice(1.3, 40, 0.9, 0.95),
+            Choice(1.3, 40, 0.9, uniform=0.95),
             Choice(100.0, uniform=0.5),
             Choice(1.0, top_p=0.3, uniform=0.7, with_latent=True),
         ),
