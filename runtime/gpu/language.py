@@ -310,7 +310,7 @@ class TorchLanguageRuntime(Language):
         self, contexts: Sequence[SlotContext], is_finite: NDArray[np.bool_], counts: Sequence[int]
     ) -> list[BufferedAdvance]:
         return [
-            BufferedAdvance(context, self._pool, bool(finite), count)
+            BufferedAdvance(context, self._pool, count, finite=bool(finite))
             for context, finite, count in zip(contexts, is_finite, counts, strict=True)
         ]
 
@@ -382,7 +382,8 @@ def _paged_advances(
     streams: Sequence[PagedContext], counts: Sequence[int], finite: NDArray[np.bool_]
 ) -> list[PagedAdvance]:
     return [
-        PagedAdvance(stream, count, bool(good)) for stream, count, good in zip(streams, counts, finite, strict=True)
+        PagedAdvance(stream, count, finite=bool(good))
+        for stream, count, good in zip(streams, counts, finite, strict=True)
     ]
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from rfa.model.attention.pages import PAGE_KEYS, places_of
 from rfa.model.packed import sent
 from rfa.runtime.errors import CapacityError
+from rfa.runtime.text.contexts import CheckedAdvance
 
 
 class PagePool:
@@ -200,16 +201,11 @@ def pages_needed(capacity: int, forks: int, common: int) -> int:
 
 
 @dataclass(frozen=True)
-class PagedAdvance:
+class PagedAdvance(CheckedAdvance):
     """A context whose pages contain additional tokens that are not yet committed."""
 
     context: PagedContext
     tokens: int
-    finite: bool
-
-    def is_finite(self) -> bool:
-        """Return whether all new keys and values are finite."""
-        return self.finite
 
     def commit(self) -> None:
         """Add the tokens to the context."""

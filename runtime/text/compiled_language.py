@@ -105,7 +105,7 @@ class CompiledLanguageRuntime(CpuLanguage):
         output, is_finite = self._decoder.prefill(
             row, context.position, self._pool.slots, source, target, passes=context.passes, outputs=outputs
         )
-        advance = BufferedAdvance(context, self._pool, is_finite, len(tokens))
+        advance = BufferedAdvance(context, self._pool, len(tokens), finite=is_finite)
         return output, advance
 
     def _step_slots(
@@ -122,7 +122,7 @@ class CompiledLanguageRuntime(CpuLanguage):
             passes=np.asarray([context.passes for context in contexts], dtype=np.int64),
         )
         advances = [
-            BufferedAdvance(context, self._pool, bool(is_finite), 1)
+            BufferedAdvance(context, self._pool, 1, finite=bool(is_finite))
             for context, is_finite in zip(contexts, finite, strict=True)
         ]
         return output, advances

@@ -8,7 +8,7 @@ cache of rotated keys and values with a capacity in tokens. The graph reads only
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -47,6 +47,16 @@ class Advance(Protocol):
 
     def commit(self) -> None:
         """Update the context."""
+
+
+@dataclass(frozen=True)
+class CheckedAdvance:
+    """An update whose new numbers have been checked. `finite` states whether all of them are finite."""
+
+    finite: bool = field(kw_only=True)
+
+    def is_finite(self) -> bool:
+        return self.finite
 
 
 class SlotContext:
@@ -104,17 +114,12 @@ class SlotAdvance:
 
 
 @dataclass(frozen=True)
-class BufferedAdvance:
+class BufferedAdvance(CheckedAdvance):
     """New memory slots, in the unused row of a pool slot. They are valid until the next step of the context."""
 
     context: SlotContext
     pool: DoubleBufferedPool
-    finite: bool
     tokens: int
-
-    def is_finite(self) -> bool:
-        """Return whether all numbers of the memory slots are finite."""
-        return self.finite
 
     def commit(self) -> None:
         """Make the row with the new memory slots the current one."""
@@ -159,17 +164,12 @@ class CacheContext:
 
 
 @dataclass(frozen=True)
-class CacheAdvance:
-    """New rows for a cache. `finite` states whether all their numbers are finite."""
+class CacheAdvance(CheckedAdvance):
+    """New rows for a cache."""
 
     context: CacheContext
     keys: Array  # [L, H, n, 2D]
     values: Array  # [L, H, n, 2D]
-    finite: bool
-
-    def is_finite(self) -> bool:
-        """Return whether all numbers of the rows are finite."""
-        return self.finite
 
     def commit(self) -> None:
         """Append the rows to the cache."""

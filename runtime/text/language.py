@@ -282,7 +282,7 @@ class CpuLanguage(Language):
             },
         )
         finite = bool(np.isfinite(keys).all() and np.isfinite(values).all())
-        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0], finite)
+        return StepOutput(logits, log_precision, latent), CacheAdvance(context, keys[0], values[0], finite=finite)
 
 
 class LanguageRuntime(CpuLanguage):
