@@ -48,7 +48,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # At width 128, this is 13 % faster on an H200 than 128 × 64 with 8 warps, unlike in the cost model.
         # H100: 270 and 3,900; 189 and 3,089.
-        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
+        (9, 0): {128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 331 and 2,957; 207 and 2,044.
         (10, 0): {64: Launch(64, 64, 4, 3), 128: Launch(128, 64, 8, 3), 256: Launch(64, 32, 8, 2)},
         # RTX 5090: 374 and 8,694; 383 and 8,840.
@@ -60,9 +60,9 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # RTX 4090: 494 and 10,437; 454 and 9,967.
         (8, 0): {64: Launch(128, 64, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # H100: 310 and 5,099; 196 and 3,168.
-        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
+        (9, 0): {128: Launch(64, 32, 4, 3), 256: Launch(64, 32, 8, 2)},
         # B200: 403 and 5,371; 235 and 3,016.
-        (10, 0): {64: Launch(128, 32, 8, 3), 128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
+        (10, 0): {128: Launch(128, 32, 8, 3), 256: Launch(64, 32, 8, 2)},
         # RTX 5090: 376 and 8,696; 385 and 8,842.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 32, 8, 2), 256: Launch(64, 32, 8, 2)},
     },
@@ -73,7 +73,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         (8, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
         # H100: 398 and 7,954; 269 and 5,105.
         # B200: 344 and 6,290; 207 and 3,722.
-        (9, 0): {64: Launch(64, 32, 4, 3), 128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
+        (9, 0): {128: Launch(64, 32, 4, 3), 256: Launch(64, 16, 4, 1)},
         # RTX 5090: 495 and 12,227; 544 and 13,043.
         (12, 0): {64: Launch(64, 32, 4, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
@@ -87,7 +87,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
         # B200: 1,179 and 27,169; 654 and 14,384.
         (10, 0): {64: Launch(64, 32, 8, 3), 128: Launch(64, 32, 8, 2), 256: Launch(64, 16, 4, 1)},
         # RTX 5090: 641 and 14,216; 557 and 13,224.
-        (12, 0): {64: Launch(128, 16, 8, 3), 128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
+        (12, 0): {128: Launch(128, 16, 8, 3), 256: Launch(64, 16, 4, 1)},
     },
     "backward_columns": {
         # A100: 829 and 20,343; 922 and 21,523.
@@ -103,7 +103,7 @@ _HALF: dict[PassName, dict[tuple[int, int], dict[int, Launch]]] = {
     },
 }
 # float32 products keep whole rows of both factors in registers, so blocks have few scores per thread.
-_FLOAT32: dict[int, Launch] = {64: Launch(32, 32, 8, 1), 128: Launch(32, 32, 8, 1), 256: Launch(16, 16, 4, 1)}
+_FLOAT32: dict[int, Launch] = {128: Launch(32, 32, 8, 1), 256: Launch(16, 16, 4, 1)}
 
 
 def launch(pass_name: PassName, device_capability: tuple[int, int], width: int, dtype: torch.dtype) -> Launch:
