@@ -25,7 +25,7 @@ from torch import Tensor
 from tests.ptx.emulator.operands import Opcode, Operand
 from tests.ptx.emulator.program import Instruction, Program, parse
 
-SOURCES = ("machine.h", "arithmetic.h", "lanes.h", "matrix.h", "opcodes.cpp")
+SOURCES = ("layout.h", "machine.h", "arithmetic.h", "lanes.h", "matrix.h", "opcodes.cpp")
 COMPILER = "c++"
 # Numbers must come out as IEEE 754 has them: nothing is contracted.
 FLAGS = ("-std=c++20", "-O2", "-march=native", "-ffp-contract=off", "-fno-math-errno", "-shared", "-fPIC")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 LANES = 32
-# In the order of `Special` in machine.h.
+# In the order of `Special` in layout.h.
 SPECIAL = ("%tid.x", "%ctaid.x", "%ctaid.y", "%ctaid.z", "%nctaid.x", "%nctaid.y", "%nctaid.z", "%laneid")
 # Bytes of a register of a class, a lane. A predicate is one bit: a word for all lanes.
 REGISTER_BYTES = {"rs": 2, "r": 4, "rd": 8, "p": 0}
@@ -29,7 +29,7 @@ class UnknownPtxError(ValueError):
 
 
 class Operand(ctypes.Structure):
-    """As in machine.h."""
+    """As in layout.h."""
 
     _fields_ = (
         ("value", ctypes.c_int64), ("place", ctypes.c_int32), ("bytes", ctypes.c_int32), ("group", ctypes.c_int32),
@@ -95,7 +95,7 @@ class Scope:
         raise refusal
 
     def operand(self, kind: str, text: str) -> tuple[int, int, int]:
-        """Value, place and bytes of a part of a kind, as in machine.h.
+        """Value, place and bytes of a part of a kind, as in layout.h.
 
         Raises:
             UnknownPtxError: it is of no such kind, or stands for nothing.

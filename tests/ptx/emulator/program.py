@@ -31,7 +31,7 @@ TO_LABEL = (((1, "l"),),)
 
 
 class Instruction(ctypes.Structure):
-    """As in machine.h."""
+    """As in layout.h."""
 
     _fields_ = tuple((name, ctypes.c_int32) for name in ("opcode", "first", "count", "guard", "is_negated", "target"))
 
