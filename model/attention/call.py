@@ -8,6 +8,8 @@ from torch import Tensor
 
 from rfa.model.attention.triton_blocks import last_contiguous
 
+OptionalTensor = Tensor | None
+
 
 class AttentionCall(NamedTuple):
     """Arguments of `rfa::attention`, in the order of its schema.
@@ -30,10 +32,10 @@ class AttentionCall(NamedTuple):
     k: Tensor
     v: Tensor
     heads: Tensor
-    query_stamps: Tensor | None = None
-    key_stamps: Tensor | None = None
-    query_starts: Tensor | None = None
-    key_starts: Tensor | None = None
+    query_stamps: OptionalTensor = None
+    key_stamps: OptionalTensor = None
+    query_starts: OptionalTensor = None
+    key_starts: OptionalTensor = None
     longest: int = 0
     longest_keys: int = 0
     is_gaussian: bool = False
