@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 ROWS = 30
 EPOCH = datetime(1970, 1, 1)
@@ -31,105 +32,18 @@ LATE = [time + timedelta(days=20) for time in HOURS]
 OTHERS = [round(40 + (k * 13) % 7 + k / 10, 1) for k in range(ROWS)]
 COUNTS = [2000 + (37 * k) % 110 for k in range(ROWS)]
 ALONE: tuple[str, ...] = ()
+# Names of the months by language.
 NAMES = {
-    "de": [
-        "Januar",
-        "Februar",
-        "März",
-        "April",
-        "Mai",
-        "Juni",
-        "Juli",
-        "August",
-        "September",
-        "Oktober",
-        "November",
-        "Dezember",
-    ],
-    "fr": [
-        "janvier",
-        "février",
-        "mars",
-        "avril",
-        "mai",
-        "juin",
-        "juillet",
-        "août",
-        "septembre",
-        "octobre",
-        "novembre",
-        "décembre",
-    ],
-    "es": [
-        "enero",
-        "febrero",
-        "marzo",
-        "abril",
-        "mayo",
-        "junio",
-        "julio",
-        "agosto",
-        "septiembre",
-        "octubre",
-        "noviembre",
-        "diciembre",
-    ],
-    "it": [
-        "gennaio",
-        "febbraio",
-        "marzo",
-        "aprile",
-        "maggio",
-        "giugno",
-        "luglio",
-        "agosto",
-        "settembre",
-        "ottobre",
-        "novembre",
-        "dicembre",
-    ],
-    "pt": [
-        "janeiro",
-        "fevereiro",
-        "março",
-        "abril",
-        "maio",
-        "junho",
-        "julho",
-        "agosto",
-        "setembro",
-        "outubro",
-        "novembro",
-        "dezembro",
-    ],
-    "nl": [
-        "januari",
-        "februari",
-        "maart",
-        "april",
-        "mei",
-        "juni",
-        "juli",
-        "augustus",
-        "september",
-        "oktober",
-        "november",
-        "december",
-    ],
-    "en": [
-        "January",
-        "February",
-        "March",
-        "April",
-        "May",
-        "June",
-        "July",
-        "August",
-        "September",
-        "October",
-        "November",
-        "December",
-    ],
+    language: names.split()
+    for language, names in {
+        "de": "Januar Februar März April Mai Juni Juli August September Oktober November Dezember",
+        "fr": "janvier février mars avril mai juin juillet août septembre octobre novembre décembre",
+        "es": "enero febrero marzo abril mayo junio julio agosto septiembre octubre noviembre diciembre",
+        "it": "gennaio febbraio marzo aprile maggio giugno luglio agosto settembre ottobre novembre dicembre",
+        "pt": "janeiro fevereiro março abril maio junho julho agosto setembro outubro novembro dezembro",
+        "nl": "januari februari maart april mei juni juli augustus september oktober november december",
+        "en": "January February March April May June July August September October November December",
+    }.items()
 }
 
 
@@ -160,6 +74,15 @@ def table(header: list[str], *columns: Any, by: str = ",") -> bytes:
     return "\n".join([by.join(header), *rows]).encode()
 
 
+def lines(header: list[str], rows: Iterable[tuple[Any, ...]]) -> bytes:
+    """A table by rows."""
+    return "\n".join(",".join(map(str, row)) for row in (header, *rows)).encode()
+
+
+def dump(document: Any) -> bytes:
+    return json.dumps(document).encode()
+
+
 def plain(name: str, content: bytes, times: list[datetime], column: str = "y", **more: Any) -> Kind:
     values = more.pop("values", VALUES)
     return Kind(name, content, {ALONE: (seconds(times), {column: values})}, **more)
@@ -186,6 +109,29 @@ def series_of(
     """One series, with its times as moments or as numbers."""
     shown = [(time - EPOCH).total_seconds() if isinstance(time, datetime) else time for time in times]
     return Kind(name, content, {ALONE: (shown, columns)}, **more)
+
+
+class Row(NamedTuple):
+    """Number, time, values and count of a row of an exported table."""
+
+    k: int
+    t: Any
+    v: float
+    o: float
+    c: int
+
+    @property
+    def d(self) -> str:
+        """The first value with a decimal comma."""
+        return decimal_comma(self.v)
+
+
+def export(name: str, times: list[Any], columns: dict[str, Any], head: str, write: Callable[[Row], str],
+           *, tail: str = "", **more: Any) -> Kind:  # fmt: skip
+    """A table that a program exported: the lines below `head` are written row by row."""
+    rows = (Row(*row) for row in zip(range(ROWS), times, VALUES, OTHERS, COUNTS, strict=True))
+    content = head + "".join(write(row) + "\n" for row in rows) + tail
+    return series_of(name, content.encode(), times, columns, **more)
 
 
 def both_of(name: str, content: bytes, keys: tuple[Any, Any], times: list[datetime], column: str, **more: Any) -> Kind:

@@ -25,36 +25,27 @@ from tests.data.kind import (
 
 def clocks() -> Iterator[Kind]:
     """Times in every form."""
-    quarter = timedelta(milliseconds=250)
-    yield plain(
-        "ISO with milliseconds",
-        table(["at", "y"], [f"{t.isoformat()}.250Z" for t in HOURS], VALUES),
-        [t + quarter for t in HOURS],
-    )
-    yield plain(
-        "ISO with twelve digits",
-        table(["at", "y"], [f"{t.isoformat()}.250000000000Z" for t in HOURS], VALUES),
-        [t + quarter for t in HOURS],
-    )
+    quarters = [t + timedelta(milliseconds=250) for t in HOURS]
+    for name, digits in (("milliseconds", "250"), ("twelve digits", "250000000000")):
+        cells = [f"{t.isoformat()}.{digits}Z" for t in HOURS]
+        yield plain(f"ISO with {name}", table(["at", "y"], cells, VALUES), quarters)
     for unit, scale in (("s", 1), ("ms", 10**3), ("us", 10**6), ("ns", 10**9)):
-        yield clock(
-            f"epoch in {unit} by name",
-            lambda t, k=scale: int((t - EPOCH).total_seconds()) * k,
-            HOURS,
-            header="unix_stamp",
-            note="since 1970",
-        )
-        yield clock(
-            f"epoch in {unit} by value",
-            lambda t, k=scale: int((t - EPOCH).total_seconds()) * k,
-            HOURS,
-            header="x",
-            note="since 1970",
-        )
+        for evidence, header in (("name", "unix_stamp"), ("value", "x")):
+            yield clock(
+                f"epoch in {unit} by {evidence}",
+                lambda t, k=scale: int((t - EPOCH).total_seconds()) * k,
+                HOURS,
+                header=header,
+                note="since 1970",
+            )
     for form in ("Q{q} {y}", "{y}-Q{q}", "{y}Q{q}", "T{q} {y}", "{y} T{q}", "{q}. Quartal {y}"):
         yield clock(f"quarters {form}", lambda t, f=form: f.format(q=(t.month + 2) // 3, y=t.year), QUARTERS)
     for form in ("%G-W%V", "%GW%V", "W%V %G", "KW%V %G"):
         yield clock(f"weeks {form}", lambda t, f=form: t.strftime(f), WEEKS)
+
+
+def months() -> Iterator[Kind]:
+    """Names of months, and days without them."""
     for language, names in NAMES.items():
         yield clock(f"months in {language}", lambda t, n=names: f"{n[t.month - 1]} {t.year}", MONTHS)
         yield clock(f"days in {language}", lambda t, n=names: f"{t.day} {n[t.month - 1]} {t.year}", DAYS)
@@ -63,23 +54,17 @@ def clocks() -> Iterator[Kind]:
         )
     yield clock("German days with points", lambda t: f"{t.day}. {NAMES['de'][t.month - 1]} {t.year}", DAYS)
     yield clock("Spanish days with de", lambda t: f"{t.day} de {NAMES['es'][t.month - 1]} de {t.year}", DAYS)
-    yield clock(
-        "abbreviated French months",
-        lambda t: (
-            (
-                ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."][
-                    t.month - 1
-                ]
-            )
-            + f" {t.year}"
-        ),
-        MONTHS,
-    )
+    french = ["janv.", "févr.", "mars", "avr.", "mai", "juin", "juil.", "août", "sept.", "oct.", "nov.", "déc."]
+    yield clock("abbreviated French months", lambda t: f"{french[t.month - 1]} {t.year}", MONTHS)
     yield clock("statistics months", lambda t: f"{t.year}M{t.month:02d}", MONTHS)
     yield clock("short months", lambda t: t.strftime("%b-%y"), MONTHS)
     yield clock("years", lambda t: t.year, YEARS, header="Jahr")
     yield clock("months without separators", lambda t: f"{t:%Y%m}", MONTHS, header="period")
     yield clock("days without separators", lambda t: f"{t:%Y%m%d}", DAYS, header="date")
+
+
+def orders() -> Iterator[Kind]:
+    """Days of Excel, days and months in either order, and intervals."""
     yield clock("days of Excel", lambda t: (t - datetime(1899, 12, 30)).days, DAYS, header="Date", note="Excel")
     yield clock(
         "hours of Excel",
@@ -116,6 +101,10 @@ def clocks() -> Iterator[Kind]:
         SPREAD,
         note="the beginnings of intervals",
     )
+
+
+def unknown() -> Iterator[Kind]:
+    """Times in a form that an option names, and a time column that is not first."""
     yield Kind(
         "times in an unknown form",
         table(["stamp", "y"], [f"day {t:%j} of {t:%Y}" for t in DAYS], VALUES),
@@ -133,31 +122,11 @@ def clocks() -> Iterator[Kind]:
 
 def parts() -> Iterator[Kind]:
     """Clocks in several columns."""
-    yield plain(
-        "year and month",
-        table(["Jahr", "Monat", "y"], [t.year for t in MONTHS], [t.month for t in MONTHS], VALUES),
-        MONTHS,
-    )
-    yield plain(
-        "year, month, day",
-        table(
-            ["year", "month", "day", "y"],
-            [t.year for t in DAYS],
-            [t.month for t in DAYS],
-            [t.day for t in DAYS],
-            VALUES,
-        ),
-        DAYS,
-    )
-    yield plain(
-        "year, month, day, hour",
-        table(
-            ["año", "mes", "día", "hora", "y"],
-            *([getattr(t, part) for t in HOURS] for part in ("year", "month", "day", "hour")),
-            VALUES,
-        ),
-        HOURS,
-    )
+    units = ("year", "month", "day", "hour")
+    for header, times in (("Jahr Monat", MONTHS), ("year month day", DAYS), ("año mes día hora", HOURS)):
+        names = header.split()
+        columns = [[getattr(t, unit) for t in times] for unit in units[: len(names)]]
+        yield plain(", ".join(units[: len(names)]), table([*names, "y"], *columns, VALUES), times)
     yield plain(
         "year and quarter",
         table(
@@ -175,6 +144,10 @@ def parts() -> Iterator[Kind]:
         table(["year", "doy", "y"], [t.year for t in DAYS], [t.timetuple().tm_yday for t in DAYS], VALUES),
         DAYS,
     )
+
+
+def hours() -> Iterator[Kind]:
+    """Dates, and hours or times of day in a column of their own."""
     yield plain(
         "date and hour", table(["date", "hour", "y"], [t.date() for t in HOURS], [t.hour for t in HOURS], VALUES), HOURS
     )

@@ -16,12 +16,85 @@ from tests.data.kind import (
     TENS,
     VALUES,
     WEEKS,
+    YEARS,
     Kind,
     decimal_comma,
+    export,
     rows_of,
     seconds,
     series_of,
 )
+
+WRITTEN = (
+    # Exports of banks, shops and trackers.
+    export("mBank", DAYS, {"#Kwota (PLN)": [-v for v in VALUES]},
+           "mBank S.A. Bankowość Detaliczna;\n#Klient;\nJan Kowalski;\n\n#Data operacji;#Opis operacji;#Kwota;\n",
+           lambda r: f'{r.t:%Y-%m-%d};"ZAKUP {r.k}";{decimal_comma(-r.v)} PLN;'),
+    export("BBVA", DAYS, {"Importe": [-v for v in VALUES], "Disponible": [1000.55 + c % 1000 for c in COUNTS]},
+           "F.Valor;Fecha;Concepto;Movimiento;Importe;Divisa;Disponible;Divisa\n",
+           lambda r: (f"{r.t:%d/%m/%Y};{r.t:%d/%m/%Y};Pago;Tarjeta {r.k};{decimal_comma(-r.v)};EUR;"
+                      f"1.{r.c % 1000:03d},55;EUR")),
+    export("Square", [t.replace(hour=19, minute=5, second=10) for t in DAYS],
+           {"Gross Sales": VALUES, "Net Sales": OTHERS},
+           '"Date","Time","Time Zone","Gross Sales","Net Sales","Event Type"\n',
+           lambda r: f'"{r.t:%Y-%m-%d}","14:05:10","Eastern Time (US & Canada)","${r.v}","${r.o}","Payment"',
+           note="zone America/New_York, in column 'Time Zone'"),
+    export("Jira", [t.replace(hour=9, minute=15) for t in DAYS], {"Custom field (Story Points)": VALUES},
+           "Summary,Issue key,Issue id,Created,Custom field (Story Points),Sprint,Sprint\n",
+           lambda r: f'"Do {r.k}",AB-{r.k},{10000 + r.k},{r.t:%d/%b/%y} 9:15 AM,{r.v},S1,S2'),
+    export("YNAB", DAYS, {"Outflow": VALUES},
+           '"Account","Flag","Date","Payee","Category","Memo","Outflow","Inflow","Cleared"\n',
+           lambda r: f'"Giro","","{r.t:%d.%m.%Y}","Shop {r.k}","Food","",{r.v}€,0.00€,"Cleared"'),
+    export("units that change in a cell", HOURS,
+           {"temp (°C)": [v if k < 15 else (round(32 + 1.8 * v, 2) - 32) / 1.8 for k, v in enumerate(VALUES)]},
+           "time,temp\n", lambda r: f"{r.t},{r.v if r.k < 15 else 32 + 1.8 * r.v:.2f} {'°C' if r.k < 15 else '°F'}",
+           note="in °C; cells in °F are converted"),
+    export("footnotes in cells", YEARS, {"Output": VALUES}, "Year,Output\n",
+           lambda r: f"{r.t.year},{r.v}{'[1]' if r.k == 7 else ' (p)' if r.k > 27 else ''}"),
+    export("superscripts", YEARS, {"Output": VALUES}, "Year,Output\n",
+           lambda r: f"{r.t.year},{r.v}{'¹' if r.k == 7 else 'ᵖ' if r.k > 27 else ''}"),
+    export("six hours", QUARTER_DAYS, {"temp": VALUES}, "time,temp\n",
+           lambda r: f"{r.t},{r.v}"),
+    # Banks, shops and people.
+    export("Notion", [t.replace(hour=9) for t in DAYS], {"Weight": VALUES},
+           "Name,Date,Weight\n", lambda r: f'Entry {r.k},"{r.t:%B} {r.t.day}, 2024 9:00 AM",{r.v}'),
+    export("Omron", [t.replace(hour=7, minute=5) for t in DAYS],
+           {"Systolic (mmHg)": [100 + k % 17 for k in range(ROWS)],
+            "Diastolic (mmHg)": [70 + k % 5 for k in range(ROWS)], "Pulse (bpm)": [60 + k % 11 for k in range(ROWS)]},
+           '"Date","Time","Systolic (mmHg)","Diastolic (mmHg)","Pulse (bpm)","Notes"\n',
+           lambda r: f'"{r.t:%b} {r.t.day}, 2024","07:05",{100 + r.k % 17},{70 + r.k % 5},{60 + r.k % 11},"-"'),
+    export("Amazon settlement", [t + timedelta(hours=8, minutes=10) for t in DAYS],
+           {"quantity": [1 + k % 3 for k in range(ROWS)], "total": VALUES},
+           '"Includes Amazon Marketplace transactions"\n"All amounts in USD, unless specified"\n'
+           '"date/time","settlement id","type","order id","quantity","total"\n',
+           lambda r: f'"{r.t:%b} {r.t.day}, 2024 12:10:00 AM PST","123","Order","11-{r.k}","{1 + r.k % 3}","{r.v}"'),
+    export("Revolut", [t.replace(hour=10, second=k % 10) for k, t in enumerate(DAYS)],
+           {"Amount": [-v for v in VALUES], "Balance": [1000 + o for o in OTHERS]},
+           "Type,Product,Started Date,Completed Date,Description,Amount,Fee,Currency,State,Balance\n",
+           lambda r: (f"CARD_PAYMENT,Current,{r.t:%Y-%m-%d %H:%M:%S},{r.t + timedelta(days=1):%Y-%m-%d 04:11:12},"
+                      f"Shop,{-r.v},0.00,EUR,COMPLETED,{1000 + r.o}")),
+    export("Credit Agricole", DAYS,
+           {"Débit euros": [v if k % 3 else None for k, v in enumerate(VALUES)],
+            "Crédit euros": [None if k % 3 else v for k, v in enumerate(VALUES)]},
+           "Téléchargement du 31/01/2024;\n\nCompte n° 123;\nSolde au 31/01/2024 1 234,56 €\n\n"
+           "Date;Libellé;Débit euros;Crédit euros;\n",
+           lambda r: (f'{r.t:%d/%m/%Y};"CARTE {r.k}";{r.d if r.k % 3 else ""};'
+                      f"{'' if r.k % 3 else r.d};")),
+    export("hledger register", DAYS,
+           {"amount (EUR)": VALUES, "total (EUR)": [round(sum(VALUES[: k + 1]), 2) for k in range(ROWS)]},
+           '"txnidx","date","code","description","account","amount","total"\n',
+           lambda r: (f'"{r.k + 1}","{r.t:%Y-%m-%d}","","shop","expenses:food","EUR {r.v}","EUR '
+                      f'{sum(VALUES[: r.k + 1]):.2f}"')),
+    export("ILINet", WEEKS, {"% WEIGHTED ILI": VALUES, "%UNWEIGHTED ILI": OTHERS, "ILITOTAL": COUNTS},
+           "PERCENTAGE OF VISITS FOR INFLUENZA-LIKE-ILLNESS REPORTED BY SENTINEL PROVIDERS\n"
+           "REGION TYPE,REGION,YEAR,WEEK,% WEIGHTED ILI,%UNWEIGHTED ILI,ILITOTAL\n",
+           lambda r: f"National,X,2024,{r.k + 1},{r.v},{r.o},{r.c}"),
+    export("Toggl", DAYS, {"Duration (s)": [3600 + 60 * (k + 10) for k in range(ROWS)]},
+           "User,Project,Start date,Start time,End date,End time,Duration\n",
+           lambda r: f"Jo,Site,{r.t:%Y-%m-%d},09:00:00,{r.t:%Y-%m-%d},10:{r.k + 10}:00,01:{r.k + 10}:00"),
+    export("rows by ten minutes", TENS, {"Außentemperatur °C": VALUES},
+           "zeit;Außentemperatur °C\n", lambda r: f"{r.t:%d.%m.%y %H:%M};{r.d}"),
+)  # fmt: skip
 
 
 def offices() -> Iterator[Kind]:
@@ -47,57 +120,6 @@ def offices() -> Iterator[Kind]:
         refused="--by 'S/H'",
         mended={"by": ["S/H"]},
     )
-    yield series_of(
-        "mBank",
-        rows_of(
-            "mBank S.A. Bankowość Detaliczna;\n#Klient;\nJan Kowalski;\n\n#Data operacji;#Opis operacji;#Kwota;\n",
-            lambda k: f'{DAYS[k]:%Y-%m-%d};"ZAKUP {k}";{decimal_comma(-VALUES[k])} PLN;',
-        ),
-        DAYS,
-        {"#Kwota (PLN)": [-v for v in VALUES]},
-    )
-    yield series_of(
-        "BBVA",
-        rows_of(
-            "F.Valor;Fecha;Concepto;Movimiento;Importe;Divisa;Disponible;Divisa\n",
-            lambda k: (
-                f"{DAYS[k]:%d/%m/%Y};{DAYS[k]:%d/%m/%Y};Pago;Tarjeta {k};{decimal_comma(-VALUES[k])};EUR;"
-                f"1.{COUNTS[k] % 1000:03d},55;EUR"
-            ),
-        ),
-        DAYS,
-        {"Importe": [-v for v in VALUES], "Disponible": [1000.55 + c % 1000 for c in COUNTS]},
-    )
-    yield series_of(
-        "Square",
-        rows_of(
-            '"Date","Time","Time Zone","Gross Sales","Net Sales","Event Type"\n',
-            lambda k: (
-                f'"{DAYS[k]:%Y-%m-%d}","14:05:10","Eastern Time (US & Canada)","${VALUES[k]}","${OTHERS[k]}","Payment"'
-            ),
-        ),
-        [t.replace(hour=19, minute=5, second=10) for t in DAYS],
-        {"Gross Sales": VALUES, "Net Sales": OTHERS},
-        note="zone America/New_York, in column 'Time Zone'",
-    )
-    yield series_of(
-        "Jira",
-        rows_of(
-            "Summary,Issue key,Issue id,Created,Custom field (Story Points),Sprint,Sprint\n",
-            lambda k: f'"Do {k}",AB-{k},{10000 + k},{DAYS[k]:%d/%b/%y} 9:15 AM,{VALUES[k]},S1,S2',
-        ),
-        [t.replace(hour=9, minute=15) for t in DAYS],
-        {"Custom field (Story Points)": VALUES},
-    )
-    yield series_of(
-        "YNAB",
-        rows_of(
-            '"Account","Flag","Date","Payee","Category","Memo","Outflow","Inflow","Cleared"\n',
-            lambda k: f'"Giro","","{DAYS[k]:%d.%m.%Y}","Shop {k}","Food","",{VALUES[k]}€,0.00€,"Cleared"',
-        ),
-        DAYS,
-        {"Outflow": VALUES},
-    )
     accounts = "".join(
         f"{t:%Y-%m-%d},{name},{v}\n"
         for t, v, o in zip(DAYS, VALUES, OTHERS, strict=True)
@@ -115,6 +137,10 @@ def offices() -> Iterator[Kind]:
             )
         },
     )
+
+
+def sums() -> Iterator[Kind]:
+    """Sums among the rows."""
     weekly = "".join(
         f"{DAYS[k]:%d.%m.%Y};{decimal_comma(VALUES[k])}\n"
         + (f"Summe KW {k // 7 + 1};{decimal_comma(sum(VALUES[k - 6 : k + 1]))}\n" if k % 7 == 6 else "")
@@ -128,6 +154,10 @@ def offices() -> Iterator[Kind]:
     yield series_of(
         "a month among days", f"date,sales\n{monthly}".encode(), DAYS, {"sales": VALUES}, note="'2024-01' in row 22"
     )
+
+
+def mixed() -> Iterator[Kind]:
+    """Units, currencies and times that change within a column, and a table on its side."""
     yield Kind(
         "units that change",
         rows_of(
@@ -136,28 +166,6 @@ def offices() -> Iterator[Kind]:
         ),
         refused="--by 'unit'",
         mended={"by": ["unit"]},
-    )
-    yield series_of(
-        "units that change in a cell",
-        rows_of(
-            "time,temp\n",
-            lambda k: f"{HOURS[k]},{VALUES[k] if k < 15 else 32 + 1.8 * VALUES[k]:.2f} {'°C' if k < 15 else '°F'}",
-        ),
-        HOURS,
-        {"temp (°C)": [v if k < 15 else (round(32 + 1.8 * v, 2) - 32) / 1.8 for k, v in enumerate(VALUES)]},
-        note="in °C; cells in °F are converted",
-    )
-    yield series_of(
-        "footnotes in cells",
-        rows_of("Year,Output\n", lambda k: f"{1990 + k},{VALUES[k]}{'[1]' if k == 7 else ' (p)' if k > 27 else ''}"),
-        [datetime(1990 + k, 1, 1) for k in range(ROWS)],
-        {"Output": VALUES},
-    )
-    yield series_of(
-        "superscripts",
-        rows_of("Year,Output\n", lambda k: f"{1990 + k},{VALUES[k]}{'¹' if k == 7 else 'ᵖ' if k > 27 else ''}"),
-        [datetime(1990 + k, 1, 1) for k in range(ROWS)],
-        {"Output": VALUES},
     )
     yield Kind(
         "currencies that change",
@@ -177,9 +185,6 @@ def offices() -> Iterator[Kind]:
         refused="years from others; give --time 'time'",
         mended={"time": "time"},
     )
-    yield series_of(
-        "six hours", rows_of("time,temp\n", lambda k: f"{QUARTER_DAYS[k]},{VALUES[k]}"), QUARTER_DAYS, {"temp": VALUES}
-    )
     yield Kind(
         "transposed",
         (
@@ -195,68 +200,8 @@ def offices() -> Iterator[Kind]:
     )
 
 
-def accounts() -> Iterator[Kind]:
-    """Banks, shops and people."""
-    yield series_of(
-        "Notion",
-        rows_of("Name,Date,Weight\n", lambda k: f'Entry {k},"{DAYS[k]:%B} {DAYS[k].day}, 2024 9:00 AM",{VALUES[k]}'),
-        [t.replace(hour=9) for t in DAYS],
-        {"Weight": VALUES},
-    )
-    yield series_of(
-        "Omron",
-        rows_of(
-            '"Date","Time","Systolic (mmHg)","Diastolic (mmHg)","Pulse (bpm)","Notes"\n',
-            lambda k: f'"{DAYS[k]:%b} {DAYS[k].day}, 2024","07:05",{100 + k % 17},{70 + k % 5},{60 + k % 11},"-"',
-        ),
-        [t.replace(hour=7, minute=5) for t in DAYS],
-        {
-            "Systolic (mmHg)": [100 + k % 17 for k in range(ROWS)],
-            "Diastolic (mmHg)": [70 + k % 5 for k in range(ROWS)],
-            "Pulse (bpm)": [60 + k % 11 for k in range(ROWS)],
-        },
-    )
-    yield series_of(
-        "Amazon settlement",
-        rows_of(
-            '"Includes Amazon Marketplace transactions"\n"All amounts in USD, unless specified"\n'
-            '"date/time","settlement id","type","order id","quantity","total"\n',
-            lambda k: (
-                f'"{DAYS[k]:%b} {DAYS[k].day}, 2024 12:10:00 AM PST","123","Order","11-{k}","{1 + k % 3}","{VALUES[k]}"'
-            ),
-        ),
-        [t + timedelta(hours=8, minutes=10) for t in DAYS],
-        {"quantity": [1 + k % 3 for k in range(ROWS)], "total": VALUES},
-    )
-    yield series_of(
-        "Revolut",
-        rows_of(
-            "Type,Product,Started Date,Completed Date,Description,Amount,Fee,Currency,State,Balance\n",
-            lambda k: (
-                f"CARD_PAYMENT,Current,{DAYS[k]:%Y-%m-%d 10:00:0{k % 10}},"
-                f"{DAYS[k] + timedelta(days=1):%Y-%m-%d 04:11:12},"
-                f"Shop,{-VALUES[k]},0.00,EUR,COMPLETED,{1000 + OTHERS[k]}"
-            ),
-        ),
-        [t.replace(hour=10, second=k % 10) for k, t in enumerate(DAYS)],
-        {"Amount": [-v for v in VALUES], "Balance": [1000 + o for o in OTHERS]},
-    )
-    yield series_of(
-        "Credit Agricole",
-        rows_of(
-            "Téléchargement du 31/01/2024;\n\nCompte n° 123;\nSolde au 31/01/2024 1 234,56 €\n\nDate;"
-            "Libellé;Débit euros;Crédit euros;\n",
-            lambda k: (
-                f'{DAYS[k]:%d/%m/%Y};"CARTE {k}";{decimal_comma(VALUES[k]) if k % 3 else ""};'
-                f"{'' if k % 3 else decimal_comma(VALUES[k])};"
-            ),
-        ),
-        DAYS,
-        {
-            "Débit euros": [v if k % 3 else None for k, v in enumerate(VALUES)],
-            "Crédit euros": [None if k % 3 else v for k, v in enumerate(VALUES)],
-        },
-    )
+def statements() -> Iterator[Kind]:
+    """Statements of banks, in formats of their own."""
     entry = '<Ntry><Amt Ccy="EUR">{}</Amt><CdtDbtInd>{}</CdtDbtInd><BookgDt><Dt>{:%Y-%m-%d}</Dt></BookgDt></Ntry>'
     camt = "".join(
         entry.format(v, "DBIT" if k % 3 else "CRDT", t) for k, (t, v) in enumerate(zip(DAYS, VALUES, strict=True))
@@ -289,18 +234,10 @@ def accounts() -> Iterator[Kind]:
     )
     qif = "".join(f"D{t:%m/%d'%y}\nT{-v}\nPShop\n^\n" for t, v in zip(DAYS, VALUES, strict=True))
     yield series_of("QIF", f"!Type:Bank\n{qif}".encode(), DAYS, {"amount": [-v for v in VALUES]})
-    yield series_of(
-        "hledger register",
-        rows_of(
-            '"txnidx","date","code","description","account","amount","total"\n',
-            lambda k: (
-                f'"{k + 1}","{DAYS[k]:%Y-%m-%d}","","shop","expenses:food","EUR {VALUES[k]}","EUR '
-                f'{sum(VALUES[: k + 1]):.2f}"'
-            ),
-        ),
-        DAYS,
-        {"amount (EUR)": VALUES, "total (EUR)": [round(sum(VALUES[: k + 1]), 2) for k in range(ROWS)]},
-    )
+
+
+def statistics() -> Iterator[Kind]:
+    """Tables of statistics and counters."""
     yield Kind(
         "INSEE",
         (
@@ -334,16 +271,6 @@ def accounts() -> Iterator[Kind]:
             for c, values in (("Chad", VALUES), ("Peru", OTHERS))
         },
     )
-    yield series_of(
-        "ILINet",
-        rows_of(
-            "PERCENTAGE OF VISITS FOR INFLUENZA-LIKE-ILLNESS REPORTED BY SENTINEL PROVIDERS\n"
-            "REGION TYPE,REGION,YEAR,WEEK,% WEIGHTED ILI,%UNWEIGHTED ILI,ILITOTAL\n",
-            lambda k: f"National,X,2024,{k + 1},{VALUES[k]},{OTHERS[k]},{COUNTS[k]}",
-        ),
-        WEEKS,
-        {"% WEIGHTED ILI": VALUES, "%UNWEIGHTED ILI": OTHERS, "ILITOTAL": COUNTS},
-    )
     week = ("lundi", "mardi", "mercredi", "jeudi", "vendredi", "samedi", "dimanche")
     yield series_of(
         "Eco-Counter",
@@ -353,19 +280,4 @@ def accounts() -> Iterator[Kind]:
         ),
         DAYS,
         {"Rue A": COUNTS, "Rue B": [c + 7 * (k % 3) for k, c in enumerate(COUNTS)]},
-    )
-    yield series_of(
-        "Toggl",
-        rows_of(
-            "User,Project,Start date,Start time,End date,End time,Duration\n",
-            lambda k: f"Jo,Site,{DAYS[k]:%Y-%m-%d},09:00:00,{DAYS[k]:%Y-%m-%d},10:{k + 10}:00,01:{k + 10}:00",
-        ),
-        DAYS,
-        {"Duration (s)": [3600 + 60 * (k + 10) for k in range(ROWS)]},
-    )
-    yield series_of(
-        "rows by ten minutes",
-        rows_of("zeit;Außentemperatur °C\n", lambda k: f"{TENS[k]:%d.%m.%y %H:%M};{decimal_comma(VALUES[k])}"),
-        TENS,
-        {"Außentemperatur °C": VALUES},
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import lzma
 import zipfile
 from collections.abc import Callable, Iterator
@@ -22,6 +21,7 @@ from tests.data.kind import (
     YEARS,
     Kind,
     decimal_comma,
+    dump,
     plain,
     seconds,
 )
@@ -90,6 +90,10 @@ def exports() -> Iterator[Kind]:
         "numbered records", plc.encode(), [t + timedelta(days=20) for t in HOURS],
         note="left out, counts of rows or times: 'Record'",
     )  # fmt: skip
+
+
+def wide() -> Iterator[Kind]:
+    """Tables of statistics, dates of languages, and JSON of monitors."""
     names = (("Germany", "DEU"), ("France", "FRA"))
     bank = '"Data Source","World Development Indicators",\n\n"Country Name","Country Code","Indicator Name",'
     bank += ",".join(f'"{t.year}"' for t in YEARS) + ",\n"
@@ -112,11 +116,9 @@ def exports() -> Iterator[Kind]:
         for k, t, v in zip(e, HOURS, VALUES, strict=True)
     ]
     document = {"aggregations": {"per_hour": {"buckets": buckets}}}
-    yield plain(
-        "Elasticsearch", json.dumps(document).encode(), HOURS, "doc_count", note="counts of rows or times: 'key'"
-    )
+    yield plain("Elasticsearch", dump(document), HOURS, "doc_count", note="counts of rows or times: 'key'")
     datapoints = [{"Timestamp": f"{t.isoformat()}Z", "Average": v} for t, v in zip(HOURS, VALUES, strict=True)]
-    yield plain("CloudWatch", json.dumps({"Label": "CPU", "Datapoints": datapoints[::-1]}).encode(), HOURS, "Average")
+    yield plain("CloudWatch", dump({"Label": "CPU", "Datapoints": datapoints[::-1]}), HOURS, "Average")
 
 
 def parts() -> Iterator[Kind]:
@@ -152,11 +154,11 @@ def parts() -> Iterator[Kind]:
     yield Kind("days across with places", wide.encode(), {(n,): (seconds(DAYS), {"value": VALUES}) for n in "ab"})
     nodes = [{"from": f"{t.isoformat()}Z", "used": v} for t, v in zip(HOURS, VALUES, strict=True)]
     homes = {"data": {"viewer": {"homes": [{"consumption": {"nodes": nodes}}]}}}
-    yield plain("answer of GraphQL", json.dumps(homes).encode(), HOURS, "used")
+    yield plain("answer of GraphQL", dump(homes), HOURS, "used")
     points = [[1000 * t, v] for t, v in zip(seconds(HOURS), VALUES, strict=True)]
     series = [{"metric": "cpu", "scope": name, "pointlist": points} for name in "ab"]
     two = {(name,): (seconds(HOURS), {"value": VALUES}) for name in "ab"}
-    yield Kind("Datadog", json.dumps({"status": "ok", "series": series}).encode(), two)
+    yield Kind("Datadog", dump({"status": "ok", "series": series}), two)
 
 
 def agencies() -> Iterator[Kind]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
@@ -20,48 +19,83 @@ from tests.data.kind import (
     Kind,
     both_of,
     decimal_comma,
+    dump,
+    export,
     rows_of,
     seconds,
     series_of,
 )
 
+WRITTEN = (
+    # Services of weather and water.
+    export("SYNOP of Meteo-France", HOURS,
+           {"pmer": [None if k == 4 else 101000 + c for k, c in enumerate(COUNTS)],
+            "t": [round(273.15 + v, 2) for v in VALUES], "ff": OTHERS},
+           "numer_sta;date;pmer;t;ff\n",
+           lambda r: f"07005;{r.t:%Y%m%d%H%M%S};{'mq' if r.k == 4 else 101000 + r.c};{273.15 + r.v:.2f};{r.o}"),
+    export("Environment Canada", HOURS, {"Temp (°C)": VALUES, "Wind Spd (km/h)": OTHERS},
+           '"Longitude (x)","Latitude (y)","Station Name","Climate ID","Date/Time (LST)","Year","Month","Day",'
+           '"Time (LST)","Temp (°C)","Temp Flag","Wind Spd (km/h)"\n',
+           lambda r: (f'"-75.67","45.32","OTTAWA","6106001","{r.t:%Y-%m-%d %H:%M}","2024","{r.t:%m","%d","%H:%M}",'
+                      f'"{r.v}","","{r.o}"')),
+    export("SNOTEL", DAYS,
+           {"Snow Water Equivalent (in) Start of Day Values": VALUES,
+            "Air Temperature Average (degF)": [None if k == 6 else o for k, o in enumerate(OTHERS)]},
+           "#------------------------------------------------- WARNING --------\n#\n"
+           "# The data have been quality checked\n#\n"
+           "Date,Snow Water Equivalent (in) Start of Day Values,Air Temperature Average (degF)\n",
+           lambda r: f"{r.t:%Y-%m-%d},{r.v},{r.o if r.k != 6 else ''}"),
+    export("CDEC", HOURS, {"VALUE": [None if k == 7 else v for k, v in enumerate(VALUES)]},
+           "STATION_ID,DURATION,SENSOR_NUMBER,SENSOR_TYPE,DATE TIME,OBS DATE,VALUE,DATA_FLAG,UNITS\n",
+           lambda r: f"SHA,H,15,STORAGE,{r.t:%Y%m%d %H%M},{r.t:%Y%m%d %H%M},{'---' if r.k == 7 else r.v},,AF"),
+    # Markets and homes.
+    export("NESO demand", HALVES, {"ND": [10 * c for c in COUNTS], "TSD": [11 * c for c in COUNTS]},
+           "SETTLEMENT_DATE,SETTLEMENT_PERIOD,ND,TSD\n",
+           lambda r: f"{r.t:%d-%b-%Y},{r.t.hour * 2 + r.t.minute // 30 + 1},{r.c * 10},{r.c * 11}".upper()),
+    export("OMIE", HOURS, {"column 5": VALUES, "column 6": OTHERS}, "MARGINALPDBC;\n",
+           lambda r: f"2024;01;{r.t.day:02d};{r.t.hour + 1};{r.v};{r.o};", tail="*\n"),
+    export("InTouch", LATE, {"Pump.Flow": VALUES, "Tank.Level": OTHERS},
+           "$Date,$Time,Pump.Flow,Tank.Level\n", lambda r: f"{r.t:%m/%d/%y,%H:%M:%S},{r.v},{r.o}"),
+    # Instruments and simulators.
+    export("Arduino monitor", [k + 0.123 for k in range(ROWS)], {"column 2": VALUES, "column 3": OTHERS}, "",
+           lambda r: f"{SECONDS[r.k]:%H:%M:%S}.123 -> {r.v},{r.o}"),
+    export("Igor text", [k / 10 for k in range(ROWS)], {"wave0": VALUES},
+           "IGOR\nWAVES/D\ttime0, wave0\nBEGIN\n", lambda r: f"\t{r.t}\t{r.v}", tail="END\n"),
+    export("MassHunter", [6.0 * k + 3 for k in range(ROWS)], {"Y(Counts)": VALUES},
+           '#"+ESI TIC Scan"\n#Point,X(Minutes),Y(Counts)\n', lambda r: f"{r.k},{r.k / 10 + 0.05:.4f},{r.v}"),
+    export("Gen5 plate reader", [900.0 * k for k in range(ROWS)],
+           {"T° 600": [37 + k % 3 / 10 for k in range(ROWS)], "A1": VALUES, "A2": OTHERS},
+           "Software Version\t3.11\n\nExperiment File Path:\tC:\\a.xpt\n\n600\n\nTime\tT° 600\tA1\tA2\n",
+           lambda r: f"{r.k // 4}:{r.k % 4 * 15:02d}:00\t37.{r.k % 3}\t{r.v}\t{r.o}"),
+    export("Chromeleon", [0.6 * k for k in range(ROWS)], {"Value (mAU)": VALUES},
+           "URL\tchrom://a\nInjection\tStd 1\n\nChromatogram Data:\nTime (min)\tStep (s)\tValue (mAU)\n",
+           lambda r: f"{r.k / 100:.6f}\t{'0.60' if r.k else 'n.a.'}\t{r.v}".replace(".", ",").replace("n,a,", "n.a.")),
+    export("Wireshark", [k * 0.25 + k * k % 7 / 100 for k in range(ROWS)], {"Length": COUNTS},
+           '"No.","Time","Source","Destination","Protocol","Length","Info"\n',
+           lambda r: f'"{r.k + 1}","{r.t:.6f}","10.0.0.{r.k % 3}","10.0.0.9","TCP","{r.c}","{r.k} > 80"'),
+    export("GoldenCheetah", [float(k) for k in range(ROWS)],
+           {"km": [round(k * 0.008, 3) for k in range(ROWS)], "power": [c // 10 for c in COUNTS],
+            "hr": [100 + k % 7 for k in range(ROWS)], "cad": [80 + k % 5 for k in range(ROWS)], "alt": VALUES},
+           "secs,km,power,hr,cad,alt\n",
+           lambda r: f"{r.k},{r.k * 0.008:.3f},{r.c // 10},{100 + r.k % 7},{80 + r.k % 5},{r.v}"),
+)  # fmt: skip
+
 
 def weather() -> Iterator[Kind]:
     """Services of weather and water."""
-    yield series_of(
-        "AEMET",
-        json.dumps(
-            [
-                {
-                    "fecha": f"{t:%Y-%m-%d}",
-                    "indicativo": "3195",
-                    "nombre": "MADRID",
-                    "tmed": decimal_comma(v),
-                    "prec": "Ip" if k % 9 == 4 else decimal_comma(o),
-                    "horatmin": "07:10",
-                }
-                for k, (t, v, o) in enumerate(zip(DAYS, VALUES, OTHERS, strict=True))
-            ]
-        ).encode(),
-        DAYS,
-        {"tmed": VALUES, "prec": [None if k % 9 == 4 else o for k, o in enumerate(OTHERS)]},
-    )
-    yield series_of(
-        "SYNOP of Meteo-France",
-        rows_of(
-            "numer_sta;date;pmer;t;ff\n",
-            lambda k: (
-                f"07005;{HOURS[k]:%Y%m%d%H%M%S};{'mq' if k == 4 else 101000 + COUNTS[k]};"
-                f"{273.15 + VALUES[k]:.2f};{OTHERS[k]}"
-            ),
-        ),
-        HOURS,
+    aemet = [
         {
-            "pmer": [None if k == 4 else 101000 + c for k, c in enumerate(COUNTS)],
-            "t": [round(273.15 + v, 2) for v in VALUES],
-            "ff": OTHERS,
-        },
-    )
+            "fecha": f"{t:%Y-%m-%d}",
+            "indicativo": "3195",
+            "nombre": "MADRID",
+            "tmed": decimal_comma(v),
+            "prec": "Ip" if k % 9 == 4 else decimal_comma(o),
+            "horatmin": "07:10",
+        }
+        for k, (t, v, o) in enumerate(zip(DAYS, VALUES, OTHERS, strict=True))
+    ]
+    rain = [None if k % 9 == 4 else o for k, o in enumerate(OTHERS)]
+    yield series_of("AEMET", dump(aemet), DAYS, {"tmed": VALUES, "prec": rain})
     frost = [
         {
             "sourceId": "SN18700:0",
@@ -75,11 +109,15 @@ def weather() -> Iterator[Kind]:
     ]
     yield both_of(
         "Frost",
-        json.dumps({"@type": "ObservationResponse", "data": frost}).encode(),
+        dump({"@type": "ObservationResponse", "data": frost}),
         ("air_temperature", "wind_speed"),
         HOURS,
         "value",
     )
+
+
+def stations() -> Iterator[Kind]:
+    """Observations of stations, the newest first."""
     nws = [
         {
             "type": "Feature",
@@ -95,52 +133,17 @@ def weather() -> Iterator[Kind]:
     ]
     yield series_of(
         "NWS observations",
-        json.dumps({"type": "FeatureCollection", "features": nws[::-1]}).encode(),
+        dump({"type": "FeatureCollection", "features": nws[::-1]}),
         HOURS,
         {
             "properties.temperature.value": [None if k == 3 else v for k, v in enumerate(VALUES)],
             "properties.windSpeed.value": OTHERS,
         },
     )
-    yield series_of(
-        "Environment Canada",
-        rows_of(
-            '"Longitude (x)","Latitude (y)","Station Name","Climate ID","Date/Time (LST)","Year","Month",'
-            '"Day","Time (LST)",'
-            '"Temp (°C)","Temp Flag","Wind Spd (km/h)"\n',
-            lambda k: (
-                f'"-75.67","45.32","OTTAWA","6106001","{HOURS[k]:%Y-%m-%d %H:%M}","2024","{HOURS[k]:%m","%d","%H:%M}",'
-                f'"{VALUES[k]}","","{OTHERS[k]}"'
-            ),
-        ),
-        HOURS,
-        {"Temp (°C)": VALUES, "Wind Spd (km/h)": OTHERS},
-    )
-    yield series_of(
-        "SNOTEL",
-        rows_of(
-            "#------------------------------------------------- WARNING --------\n#\n# The data have been "
-            "quality checked\n#\n"
-            "Date,Snow Water Equivalent (in) Start of Day Values,Air Temperature Average (degF)\n",
-            lambda k: f"{DAYS[k]:%Y-%m-%d},{VALUES[k]},{OTHERS[k] if k != 6 else ''}",
-        ),
-        DAYS,
-        {
-            "Snow Water Equivalent (in) Start of Day Values": VALUES,
-            "Air Temperature Average (degF)": [None if k == 6 else o for k, o in enumerate(OTHERS)],
-        },
-    )
-    yield series_of(
-        "CDEC",
-        rows_of(
-            "STATION_ID,DURATION,SENSOR_NUMBER,SENSOR_TYPE,DATE TIME,OBS DATE,VALUE,DATA_FLAG,UNITS\n",
-            lambda k: (
-                f"SHA,H,15,STORAGE,{HOURS[k]:%Y%m%d %H%M},{HOURS[k]:%Y%m%d %H%M},{'---' if k == 7 else VALUES[k]},,AF"
-            ),
-        ),
-        HOURS,
-        {"VALUE": [None if k == 7 else v for k, v in enumerate(VALUES)]},
-    )
+
+
+def forecasts() -> Iterator[Kind]:
+    """Forecasts of weather and of solar power."""
     days = [
         {
             "date": f"2024-01-0{d + 1}",
@@ -160,7 +163,7 @@ def weather() -> Iterator[Kind]:
     ]
     yield series_of(
         "WeatherAPI",
-        json.dumps({"location": {"name": "Paris"}, "forecast": {"forecastday": days}}).encode(),
+        dump({"location": {"name": "Paris"}, "forecast": {"forecastday": days}}),
         HOURS,
         {
             "date_epoch": [1704067200 + 86400 * (k // 24) for k in range(ROWS)],
@@ -173,7 +176,7 @@ def weather() -> Iterator[Kind]:
     sums = {str(t): 1000 + 7 * k + k % 3 for k, t in enumerate(HALVES)}
     yield series_of(
         "Forecast.Solar",
-        json.dumps({"result": {"watts": watts, "watt_hours": sums}, "message": {"code": 0}}).encode(),
+        dump({"result": {"watts": watts, "watt_hours": sums}, "message": {"code": 0}}),
         HALVES,
         {"watts": [round(v) for v in VALUES], "watt_hours": list(sums.values())},
     )
@@ -181,28 +184,6 @@ def weather() -> Iterator[Kind]:
 
 def energy() -> Iterator[Kind]:
     """Markets and homes."""
-    yield series_of(
-        "NESO demand",
-        rows_of(
-            "SETTLEMENT_DATE,SETTLEMENT_PERIOD,ND,TSD\n",
-            lambda k: (
-                f"{HALVES[k]:%d-%b-%Y},{HALVES[k].hour * 2 + HALVES[k].minute // 30 + 1},{COUNTS[k] * 10},"
-                f"{COUNTS[k] * 11}".upper()
-            ),
-        ),
-        HALVES,
-        {"ND": [10 * c for c in COUNTS], "TSD": [11 * c for c in COUNTS]},
-    )
-    yield series_of(
-        "OMIE",
-        rows_of(
-            "MARGINALPDBC;\n",
-            lambda k: f"2024;01;{HOURS[k].day:02d};{HOURS[k].hour + 1};{VALUES[k]};{OTHERS[k]};",
-            "*\n",
-        ),
-        HOURS,
-        {"column 5": VALUES, "column 6": OTHERS},
-    )
     paris = [datetime(2024, 10, 26, 20) + timedelta(hours=k) for k in range(ROWS)]
     shown = [t + timedelta(hours=2 if t < datetime(2024, 10, 27, 1) else 1) for t in paris]
     yield series_of(
@@ -241,60 +222,16 @@ def energy() -> Iterator[Kind]:
         },
         note="the values in 60 of 60 lines",
     )
-    rtl = "".join(
-        json.dumps({"time": str(t), "model": m, "id": i, "battery_ok": 1, "temperature_C": v}) + "\n"
+    rtl = b"".join(
+        dump({"time": str(t), "model": m, "id": i, "battery_ok": 1, "temperature_C": v}) + b"\n"
         for t, a, b in zip(MINUTES, VALUES, OTHERS, strict=True)
         for m, i, v in (("Acurite-Tower", 12, a), ("Nexus-TH", 77, b))
     )
-    yield both_of("rtl_433", rtl.encode(), ("Acurite-Tower", "Nexus-TH"), MINUTES, "temperature_C")
-    yield series_of(
-        "InTouch",
-        rows_of("$Date,$Time,Pump.Flow,Tank.Level\n", lambda k: f"{LATE[k]:%m/%d/%y,%H:%M:%S},{VALUES[k]},{OTHERS[k]}"),
-        LATE,
-        {"Pump.Flow": VALUES, "Tank.Level": OTHERS},
-    )
+    yield both_of("rtl_433", rtl, ("Acurite-Tower", "Nexus-TH"), MINUTES, "temperature_C")
 
 
 def laboratories() -> Iterator[Kind]:
     """Instruments and simulators."""
-    yield series_of(
-        "Arduino monitor",
-        rows_of("", lambda k: f"{SECONDS[k]:%H:%M:%S}.123 -> {VALUES[k]},{OTHERS[k]}"),
-        [k + 0.123 for k in range(ROWS)],
-        {"column 2": VALUES, "column 3": OTHERS},
-    )
-    yield series_of(
-        "Igor text",
-        rows_of("IGOR\nWAVES/D\ttime0, wave0\nBEGIN\n", lambda k: f"\t{k / 10}\t{VALUES[k]}", "END\n"),
-        [k / 10 for k in range(ROWS)],
-        {"wave0": VALUES},
-    )
-    yield series_of(
-        "MassHunter",
-        rows_of('#"+ESI TIC Scan"\n#Point,X(Minutes),Y(Counts)\n', lambda k: f"{k},{k / 10 + 0.05:.4f},{VALUES[k]}"),
-        [6.0 * k + 3 for k in range(ROWS)],
-        {"Y(Counts)": VALUES},
-    )
-    yield series_of(
-        "Gen5 plate reader",
-        rows_of(
-            "Software Version\t3.11\n\nExperiment File Path:\tC:\\a.xpt\n\n600\n\nTime\tT° 600\tA1\tA2\n",
-            lambda k: f"{k // 4}:{k % 4 * 15:02d}:00\t37.{k % 3}\t{VALUES[k]}\t{OTHERS[k]}",
-        ),
-        [900.0 * k for k in range(ROWS)],
-        {"T° 600": [37 + k % 3 / 10 for k in range(ROWS)], "A1": VALUES, "A2": OTHERS},
-    )
-    yield series_of(
-        "Chromeleon",
-        rows_of(
-            "URL\tchrom://a\nInjection\tStd 1\n\nChromatogram Data:\nTime (min)\tStep (s)\tValue (mAU)\n",
-            lambda k: f"{k / 100:.6f}\t{'n.a.' if not k else '0.60'}\t{VALUES[k]}".replace(".", ",").replace(
-                "n,a,", "n.a."
-            ),
-        ),
-        [0.6 * k for k in range(ROWS)],
-        {"Value (mAU)": VALUES},
-    )
     yield series_of(
         "ngspice",
         rows_of(
@@ -309,18 +246,6 @@ def laboratories() -> Iterator[Kind]:
         [k * 1e-6 for k in range(ROWS)],
         {"v(out)": VALUES, "v(in)": OTHERS},
     )
-    yield series_of(
-        "Wireshark",
-        rows_of(
-            '"No.","Time","Source","Destination","Protocol","Length","Info"\n',
-            lambda k: (
-                f'"{k + 1}","{k * 0.25 + k * k % 7 / 100:.6f}","10.0.0.{k % 3}","10.0.0.9","TCP",'
-                f'"{COUNTS[k]}","{k} > 80"'
-            ),
-        ),
-        [k * 0.25 + k * k % 7 / 100 for k in range(ROWS)],
-        {"Length": COUNTS},
-    )
     blocks = "\n\n".join(
         f'# "{n}"\n' + "\n".join(f"{k / 10} {v}" for k, v in enumerate(values))
         for n, values in (("first", VALUES), ("second", OTHERS))
@@ -330,19 +255,4 @@ def laboratories() -> Iterator[Kind]:
         f"# time value\n{blocks}\n".encode(),
         refused="50% of the rows repeat a time",
         mended={"time": "time"},
-    )
-    yield series_of(
-        "GoldenCheetah",
-        rows_of(
-            "secs,km,power,hr,cad,alt\n",
-            lambda k: f"{k},{k * 0.008:.3f},{COUNTS[k] // 10},{100 + k % 7},{80 + k % 5},{VALUES[k]}",
-        ),
-        [float(k) for k in range(ROWS)],
-        {
-            "km": [round(k * 0.008, 3) for k in range(ROWS)],
-            "power": [c // 10 for c in COUNTS],
-            "hr": [100 + k % 7 for k in range(ROWS)],
-            "cad": [80 + k % 5 for k in range(ROWS)],
-            "alt": VALUES,
-        },
     )

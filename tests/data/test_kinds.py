@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,23 +13,25 @@ import pytest
 from rfa.data import read_frame
 from rfa.data.file_formats import read_table
 from rfa.data.series import Series
-from tests.data import kinds_of_programs as programs
-from tests.data.held_back_kinds import held_back
+from tests.data import (
+    held_back_kinds,
+    kinds_of_clocks,
+    kinds_of_evidence,
+    kinds_of_formats,
+    kinds_of_loggers,
+    kinds_of_numbers,
+    kinds_of_observatories,
+    kinds_of_offices,
+    kinds_of_programs,
+    kinds_of_services,
+    kinds_of_tables,
+)
 from tests.data.kind import Kind
-from tests.data.kinds_of_clocks import clocks, parts
-from tests.data.kinds_of_evidence import apart, broken, epochs, hours, letters, lines, several, zones
-from tests.data.kinds_of_loggers import load_tests, loggers, networks
-from tests.data.kinds_of_numbers import missing, numbers
-from tests.data.kinds_of_observatories import observatories, printed
-from tests.data.kinds_of_offices import accounts, offices
-from tests.data.kinds_of_services import energy, laboratories, weather
-from tests.data.kinds_of_tables import formats, long
 
-GROUPS = (
-    clocks, parts, numbers, missing, long, formats,
-    programs.drawn, programs.exports, programs.parts, programs.agencies, programs.ambiguous, programs.packed,
-    held_back, apart, broken, epochs, hours, letters, lines, several, zones,
-    loggers, load_tests, networks, observatories, printed, accounts, offices, energy, laboratories, weather,
+# Each generator function of these modules makes a group of files, and `WRITTEN` is a table of further ones.
+MODULES = (
+    kinds_of_clocks, kinds_of_numbers, kinds_of_tables, kinds_of_formats, kinds_of_programs, held_back_kinds,
+    kinds_of_evidence, kinds_of_loggers, kinds_of_observatories, kinds_of_offices, kinds_of_services,
 )  # fmt: skip
 # Dates in either order or an unknown form, a database of several tables, two tables of as many rows, series without
 # a label or a unit of time, signs of amounts or units in a column of their own: each with options that then work.
@@ -40,7 +44,14 @@ REFUSED = (
 )  # fmt: skip
 # No option reads it.
 UNREADABLE = ("broken JSON",)
-KINDS = [kind for group in GROUPS for kind in group()]
+
+
+def _kinds(module: ModuleType) -> list[Kind]:
+    groups = [group for group in vars(module).values() if inspect.isgeneratorfunction(group)]
+    return [*getattr(module, "WRITTEN", ()), *(kind for group in groups for kind in group())]
+
+
+KINDS = [kind for module in MODULES for kind in _kinds(module)]
 
 
 def test_there_are_many_kinds_of_files() -> None:
