@@ -134,6 +134,11 @@ def export(name: str, times: list[Any], columns: dict[str, Any], head: str, writ
     return series_of(name, content.encode(), times, columns, **more)
 
 
+def needs_key(name: str, content: bytes, column: str) -> Kind:
+    """A table whose rows differ in their meaning by a column, which is a key of the series."""
+    return Kind(name, content, refused=f"--by '{column}'", mended={"by": [column]})
+
+
 def both_of(name: str, content: bytes, keys: tuple[Any, Any], times: list[datetime], column: str, **more: Any) -> Kind:
     """Two series at the same times."""
     moments = seconds(times)

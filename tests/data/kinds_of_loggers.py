@@ -8,88 +8,21 @@ from datetime import timedelta
 from tests.data.kind import (
     BEGIN,
     COUNTS,
-    DAYS,
     HOURS,
     LATE,
     MINUTES,
     OTHERS,
     QUARTER_HOURS,
     ROWS,
-    SECONDS,
     TENS,
     VALUES,
     Kind,
     decimal_comma,
     dump,
-    export,
     rows_of,
     seconds,
     series_of,
 )
-
-WRITTEN = (
-    # Data loggers, meters and sensors.
-    export("Wiener Netze", QUARTER_HOURS, {"Verbrauch [kWh] Zählpunkt AT001": VALUES},
-           "Datum;Zeit von;Zeit bis;Verbrauch [kWh] Zählpunkt AT001\n",
-           lambda r: f"{r.t:%d.%m.%Y;%H:%M:%S};{r.t + timedelta(minutes=15):%H:%M:%S};{r.d}"),
-    export("SMA Sunny Portal", [900.0 * k for k in range(ROWS)],
-           {"Anlage Dach / Gesamtertrag / Mittelwerte [kW]": VALUES},
-           ";Anlage Dach / Gesamtertrag / Mittelwerte [kW]\n", lambda r: f"{r.k // 4:02d}:{r.k % 4 * 15:02d};{r.d}"),
-    export("FusionSolar", DAYS, {"PV Yield (kWh)": VALUES, "Inverter Yield (kWh)": OTHERS},
-           "Plant Report\nPlant Name:,Roof\n\nStatistical Period,PV Yield (kWh),Inverter Yield (kWh)\n",
-           lambda r: f"{r.t:%Y-%m-%d},{r.v},{r.o}"),
-    export("SwitchBot", MINUTES,
-           {"Temperature_Celsius(℃)": VALUES, "Relative_Humidity(%)": [c // 50 for c in COUNTS],
-            "DPT_Celsius(℃)": OTHERS},
-           "\ufeffDate,Temperature_Celsius(℃),Relative_Humidity(%),DPT_Celsius(℃)\n",
-           lambda r: f"{r.t:%Y/%m/%d %H:%M},{r.v},{r.c // 50},{r.o}"),
-    export("Sensirion EDF", MINUTES, {"T_SHT": VALUES, "RH_SHT": OTHERS},
-           "# EdfVersion=4.0 | Date=2024-01-01T00:00:00.000Z | DeviceName=SHT | Username=\n"
-           "# Type=float,Format=.3f\t# Type=string\t# Type=float,Format=.2f,Unit=degC\n"
-           "Epoch_UTC\tLocal_Date_Time\tT_SHT\tRH_SHT\n",
-           lambda r: (f"{1704067200 + 60 * r.k}.000\t{r.t + timedelta(hours=1):%Y-%m-%dT%H:%M:%S.000+01:00}\t"
-                      f"{r.v}\t{r.o}")),
-    export("Lascar", TENS,
-           {"Celsius(°C)": VALUES, "Humidity(%rh)": OTHERS, "Dew Point(°C)": [c / 1000 for c in COUNTS]},
-           "Cellar,Time,Celsius(°C),Humidity(%rh),Dew Point(°C),Serial Number\n",
-           lambda r: (f"{r.k + 1},{r.t:%Y-%m-%d %H:%M:%S},{r.v},{r.o},{r.c / 1000}"
-                      f"{',010023456' if not r.k else ''}")),
-    export("Siglent scope", [(k - 15) * 2e-6 for k in range(ROWS)], {"Volt": VALUES},
-           "Record Length,Analog:30\nSample Interval,Analog:0.000002\nVertical Units,V\nVertical Scale,0.5\n"
-           "Model Number,SDS1104\nSource,CH1\nSecond,Volt\n",
-           lambda r: f"{(r.k - 15) * 2e-6:.8f},{r.v}"),
-    export("OBD Fusion", [k / 2 for k in range(ROWS)], {"Vehicle speed (MPH)": VALUES, "Engine RPM (RPM)": COUNTS},
-           "# StartTime = 01/31/2024 09:00:00.5000 AM\nTime (sec), Vehicle speed (MPH), Engine RPM (RPM)\n",
-           lambda r: f"{r.t}, {r.v}, {r.c}"),
-    export("blackbox_decode", [(35104982 + 500 * k + k % 3) / 1e6 for k in range(ROWS)],
-           {"axisP[0]": VALUES, "gyroADC[0]": OTHERS},
-           "loopIteration, time (us), axisP[0], gyroADC[0]\n",
-           lambda r: f"{8 * r.k}, {35104982 + 500 * r.k + r.k % 3}, {r.v}, {r.o}"),
-    export("ArduPilot", [(35104982 + 40000 * k + k % 3) / 1e6 for k in range(ROWS)], {"Roll": VALUES, "Pitch": OTHERS},
-           "TimeUS,Roll,Pitch\n", lambda r: f"{35104982 + 40000 * r.k + r.k % 3},{r.v},{r.o}"),
-    export("RTKLIB by week and seconds", SECONDS,
-           {"latitude(deg)": [float(f"48.{100000 + 7 * k % 11}") for k in range(ROWS)],
-            "longitude(deg)": [float(f"11.{500000 + 13 * k % 17}") for k in range(ROWS)], "height(m)": VALUES,
-            "ns": [8 + k % 3 for k in range(ROWS)]},
-           "% program   : RTKPOST ver.2.4.3\n% pos mode  : kinematic\n%\n"
-           "%  GPST          latitude(deg) longitude(deg)  height(m)   Q  ns\n",
-           lambda r: (f"2295 {86400 + r.k}.000   48.{100000 + 7 * r.k % 11}   11.{500000 + 13 * r.k % 17}   "
-                      f"{r.v:9.4f}   1  {8 + r.k % 3}"), note="GPS weeks, without leap seconds"),
-    export("Eve Home", [t + timedelta(days=20) for t in TENS],
-           {"Temperature in °C": VALUES, "Air Quality in ppb": COUNTS},
-           "Eve Room\nExported on 31/01/2024\n\nDate;Temperature in °C;Air Quality in ppb\n",
-           lambda r: f"{r.t:%d/%m/%Y %H:%M:%S};{r.v};{r.c}"),
-    # Programs that watch or load machines.
-    export("vegeta", SECONDS, {"column 3": [1000 * c for c in COUNTS]}, "",
-           lambda r: f"{1704067200000000000 + 10**9 * r.k},200,{r.c * 1000},0,1256,,attack,{r.k},GET,http://a/"),
-    export("atop -P CPL", TENS, {"column 7": VALUES, "column 8": OTHERS, "column 10": COUNTS}, "",
-           lambda r: f"CPL host {1704067200 + 600 * r.k} {r.t:%Y/%m/%d %H:%M:%S} 600 8 {r.v} {r.o} 1.5 {r.c} 900"),
-    export("collectd", [BEGIN + timedelta(seconds=10 * k, milliseconds=123) for k in range(ROWS)], {"value": VALUES},
-           "epoch,value\n", lambda r: f"{1704067200 + 10 * r.k}.123,{r.v}"),
-    # Programs of operators and developers.
-    export("fping", [t + timedelta(milliseconds=500) for t in SECONDS], {"number 4 (ms)": VALUES, "avg": OTHERS}, "",
-           lambda r: f"[{1704067200 + r.k}.50000] 1.1.1.1 : [{r.k}], 64 bytes, {r.v} ms ({r.o} avg, 0% loss)"),
-)  # fmt: skip
 
 
 def loggers() -> Iterator[Kind]:
@@ -106,26 +39,6 @@ def loggers() -> Iterator[Kind]:
             ("1-0:1.8.0",): (seconds(QUARTER_HOURS), {"Wert": VALUES}),
             ("1-0:2.8.0",): (seconds(QUARTER_HOURS), {"Wert": OTHERS}),
         },
-    )
-    nmea = "".join(
-        f"$GPGGA,{t:%H%M%S}.00,4807.038,N,01131.000,E,1,08,0.9,{o},M,46.9,M,,*47\n"
-        f"$GPRMC,{t:%H%M%S}.00,A,4807.038,N,01131.000,E,{v},{o},{t:%d%m%y},003.1,W*6A\n"
-        for t, v, o in zip(SECONDS, VALUES, OTHERS, strict=True)
-    )
-    yield series_of(
-        "NMEA",
-        nmea.encode(),
-        SECONDS,
-        {"altitude (m)": OTHERS, "speed (knots)": VALUES, "course (°)": OTHERS},
-    )
-    moving = "".join(
-        f"$GNRMC,{t:%H%M%S},A,48{k:02d}.30,S,01131.00,W,,,{t:%d%m%y},,*00\n" for k, t in enumerate(MINUTES)
-    )
-    yield series_of(
-        "NMEA to the south",
-        moving.encode(),
-        MINUTES,
-        {"latitude": [round(-48 - (k + 0.3) / 60, 9) for k in range(ROWS)]},
     )
     yield Kind(
         "candump",
@@ -149,33 +62,6 @@ def load_tests() -> Iterator[Kind]:
     ]
     head = "response-time,DNS+dialup,DNS,Request-write,Response-delay,Response-read,status-code,offset\n"
     yield Kind("hey", (head + "\n".join(hey)).encode(), refused="--time 'offset'", mended={"time": "offset"})
-    nmon = (
-        "AAA,progname,nmon\nAAA,host,a\nCPU_ALL,CPU Total a,User%,Sys%,Wait%,Idle%,Busy,CPUs\nMEM,Memory "
-        "MB a,memtotal,memfree\n"
-    )
-    nmon += "".join(
-        f"ZZZZ,T{k + 1:04d},{TENS[k]:%H:%M:%S},{TENS[k]:%d-%b-%Y}\nCPU_ALL,T{k + 1:04d},{VALUES[k]},3.0,0.1,"
-        f"{OTHERS[k]},,8\n"
-        f"MEM,T{k + 1:04d},32000,{COUNTS[k]}\n"
-        for k in range(ROWS)
-    ).upper()
-    yield series_of(
-        "nmon",
-        nmon.encode(),
-        TENS,
-        {"CPU_ALL User%": VALUES, "CPU_ALL Idle%": OTHERS, "MEM memfree": COUNTS},
-    )
-    gatling = "RUN\tsim.Basic\tbasic\t1704067200000\t \t3.9\n" + "".join(
-        f"REQUEST\t\tlogin\t{1704067200000 + 1000 * k}\t{1704067200000 + 1000 * k + COUNTS[k]}\tOK\t \n"
-        for k in range(ROWS)
-    )
-    yield series_of(
-        "Gatling",
-        gatling.encode(),
-        SECONDS,
-        {"duration (s)": [count / 1000 for count in COUNTS]},
-        note="the time from each row's to it",
-    )
 
 
 def sysstat() -> Iterator[Kind]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from tests.data.kind import (
     COUNTS,
-    DAYS,
     HOURS,
-    MINUTES,
     MONTHS,
     OTHERS,
     QUARTERS,
@@ -18,63 +16,10 @@ from tests.data.kind import (
     VALUES,
     Kind,
     dump,
-    export,
     rows_of,
     seconds,
     series_of,
 )
-
-WRITTEN = (
-    # Files of observatories and agencies.
-    export("BADC-CSV", HOURS, {"air_temperature": VALUES, "wind_speed": OTHERS},
-           "Conventions,G,BADC-CSV,1\ntitle,G,midas-open\nlong_name,air_temperature,air temp,degC\n"
-           "last_revised_date,G,2024-02-01\ndata\nob_time,id,id_type,air_temperature,wind_speed\n",
-           lambda r: f"{r.t:%Y-%m-%d %H:%M:%S},3772,WMO,{r.v},{r.o}", tail="end data\n"),
-    export("AERONET", HOURS, {"AOD_500nm": VALUES},
-           "AERONET Version 3;\nCart_Site\nVersion 3: AOD Level 1.5\nContact: PI=Jane Doe\n"
-           "Date(dd:mm:yyyy),Time(hh:mm:ss),Day_of_Year,AOD_500nm,AOD_440nm\n",
-           lambda r: f"{r.t:%d:%m:%Y,%H:%M:%S},{1 + r.k // 24},{r.v},-999.000000"),
-    export("PANGAEA", HOURS, {"T air [°C]": VALUES, "RH [%]": OTHERS},
-           "/* DATA DESCRIPTION:\nCitation:\tDoe, J (2024): Temperature. PANGAEA\n"
-           "Event(s):\tX1 * LATITUDE: 78.9 * DATE/TIME: 2024-01-01T00:00:00\n*/\nDate/Time\tT air [°C]\tRH [%]\n",
-           lambda r: f"{r.t:%Y-%m-%dT%H:%M}\t{r.v}\t{r.o}"),
-    export("IAGA-2002", MINUTES,
-           {"BOUH": [20000 + v for v in VALUES], "BOUD": OTHERS, "BOUZ": [40000 + v for v in VALUES]},
-           " Format                 IAGA-2002                                    |\n"
-           " Station Name           Boulder                                      |\n"
-           " IAGA CODE              BOU                                          |\n"
-           "DATE       TIME         DOY     BOUH      BOUD      BOUZ      BOUF   |\n",
-           lambda r: (f"{r.t:%Y-%m-%d %H:%M:%S.000} 001     {20000 + r.v:.2f}  {r.o:9.2f}  "
-                      f"{40000 + r.v:.2f}  99999.00")),
-    export("UNR tenv3", DAYS,
-           {"week": [2295 + (k + 1) // 7 for k in range(ROWS)], "__east(m)": [round(v / 100, 4) for v in VALUES],
-            "_north(m)": [round(v / 100, 4) for v in OTHERS]},
-           "site YYMMMDD yyyy.yyyy __MJD week d reflon _e0(m) __east(m) ____n0(m) _north(m)\n",
-           lambda r: (f"P123 {r.t:%y%b%d} {2024 + r.k / 366:.4f} {60310 + r.k} {2295 + (r.k + 1) // 7} {(r.k + 1) % 7} "
-                      f"-119.0 1234 {r.v / 100:.4f} 4567 {r.o / 100:.4f}".upper())),
-    # Tables that languages print.
-    export("Octave text", [k / 10 for k in range(ROWS)], {"x": VALUES},
-           "# Created by Octave 8.4.0, Mon Jan 01 00:00:00 2024 UTC\n# name: x\n# type: matrix\n# rows: 30\n"
-           "# columns: 2\n",
-           lambda r: f" {r.t} {r.v}"),
-    export("tibble", DAYS, {"value": VALUES, "other": OTHERS},
-           "# A tibble: 30 × 3\n   date       value other\n   <date>     <dbl> <dbl>\n",
-           lambda r: f"{r.k + 1:2d} {r.t:%Y-%m-%d} {r.v:5.2f} {r.o:5.1f}"),
-    export("pandas series", DAYS, {"column 2": VALUES}, "",
-           lambda r: f"{r.t:%Y-%m-%d}    {r.v:.2f}", tail="Freq: D, Name: y, Length: 30, dtype: float64\n"),
-    export("Julia frame", DAYS, {"y": VALUES, "z": OTHERS},
-           "30×3 DataFrame\n Row │ date        y        z\n     │ Date        Float64  Float64\n"
-           "─────┼────────────────────\n",
-           lambda r: f" {r.k + 1:3d} │ {r.t:%Y-%m-%d}  {r.v:7.2f}  {r.o:7.1f}"),
-    export("MLflow metric", SECONDS, {"column 2": VALUES}, "",
-           lambda r: f"{1704067200000 + 1000 * r.k} {r.v} {r.k}"),
-    export("TensorBoard", [t + timedelta(milliseconds=250) for t in SECONDS], {"Value": VALUES},
-           "Wall time,Step,Value\n", lambda r: f"{1704067200 + r.k}.25,{100 * r.k},{r.v}"),
-    export("Weights and Biases", [50.0 * k for k in range(ROWS)],
-           {"run-1 - loss": VALUES, "run-1 - loss__MIN": VALUES, "run-1 - loss__MAX": VALUES},
-           '"Step","run-1 - loss","run-1 - loss__MIN","run-1 - loss__MAX"\n',
-           lambda r: f'"{50 * r.k}","{r.v}","{r.v}","{r.v}"'),
-)  # fmt: skip
 
 
 def observatories() -> Iterator[Kind]:

@@ -6,79 +6,21 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from tests.data.kind import (
-    COUNTS,
     DAYS,
     HALVES,
     HOURS,
-    LATE,
     MINUTES,
     OTHERS,
     ROWS,
-    SECONDS,
     VALUES,
     Kind,
     both_of,
     decimal_comma,
     dump,
-    export,
     rows_of,
     seconds,
     series_of,
 )
-
-WRITTEN = (
-    # Services of weather and water.
-    export("SYNOP of Meteo-France", HOURS,
-           {"pmer": [None if k == 4 else 101000 + c for k, c in enumerate(COUNTS)],
-            "t": [round(273.15 + v, 2) for v in VALUES], "ff": OTHERS},
-           "numer_sta;date;pmer;t;ff\n",
-           lambda r: f"07005;{r.t:%Y%m%d%H%M%S};{'mq' if r.k == 4 else 101000 + r.c};{273.15 + r.v:.2f};{r.o}"),
-    export("Environment Canada", HOURS, {"Temp (°C)": VALUES, "Wind Spd (km/h)": OTHERS},
-           '"Longitude (x)","Latitude (y)","Station Name","Climate ID","Date/Time (LST)","Year","Month","Day",'
-           '"Time (LST)","Temp (°C)","Temp Flag","Wind Spd (km/h)"\n',
-           lambda r: (f'"-75.67","45.32","OTTAWA","6106001","{r.t:%Y-%m-%d %H:%M}","2024","{r.t:%m","%d","%H:%M}",'
-                      f'"{r.v}","","{r.o}"')),
-    export("SNOTEL", DAYS,
-           {"Snow Water Equivalent (in) Start of Day Values": VALUES,
-            "Air Temperature Average (degF)": [None if k == 6 else o for k, o in enumerate(OTHERS)]},
-           "#------------------------------------------------- WARNING --------\n#\n"
-           "# The data have been quality checked\n#\n"
-           "Date,Snow Water Equivalent (in) Start of Day Values,Air Temperature Average (degF)\n",
-           lambda r: f"{r.t:%Y-%m-%d},{r.v},{r.o if r.k != 6 else ''}"),
-    export("CDEC", HOURS, {"VALUE": [None if k == 7 else v for k, v in enumerate(VALUES)]},
-           "STATION_ID,DURATION,SENSOR_NUMBER,SENSOR_TYPE,DATE TIME,OBS DATE,VALUE,DATA_FLAG,UNITS\n",
-           lambda r: f"SHA,H,15,STORAGE,{r.t:%Y%m%d %H%M},{r.t:%Y%m%d %H%M},{'---' if r.k == 7 else r.v},,AF"),
-    # Markets and homes.
-    export("NESO demand", HALVES, {"ND": [10 * c for c in COUNTS], "TSD": [11 * c for c in COUNTS]},
-           "SETTLEMENT_DATE,SETTLEMENT_PERIOD,ND,TSD\n",
-           lambda r: f"{r.t:%d-%b-%Y},{r.t.hour * 2 + r.t.minute // 30 + 1},{r.c * 10},{r.c * 11}".upper()),
-    export("OMIE", HOURS, {"column 5": VALUES, "column 6": OTHERS}, "MARGINALPDBC;\n",
-           lambda r: f"2024;01;{r.t.day:02d};{r.t.hour + 1};{r.v};{r.o};", tail="*\n"),
-    export("InTouch", LATE, {"Pump.Flow": VALUES, "Tank.Level": OTHERS},
-           "$Date,$Time,Pump.Flow,Tank.Level\n", lambda r: f"{r.t:%m/%d/%y,%H:%M:%S},{r.v},{r.o}"),
-    # Instruments and simulators.
-    export("Arduino monitor", [k + 0.123 for k in range(ROWS)], {"column 2": VALUES, "column 3": OTHERS}, "",
-           lambda r: f"{SECONDS[r.k]:%H:%M:%S}.123 -> {r.v},{r.o}"),
-    export("Igor text", [k / 10 for k in range(ROWS)], {"wave0": VALUES},
-           "IGOR\nWAVES/D\ttime0, wave0\nBEGIN\n", lambda r: f"\t{r.t}\t{r.v}", tail="END\n"),
-    export("MassHunter", [6.0 * k + 3 for k in range(ROWS)], {"Y(Counts)": VALUES},
-           '#"+ESI TIC Scan"\n#Point,X(Minutes),Y(Counts)\n', lambda r: f"{r.k},{r.k / 10 + 0.05:.4f},{r.v}"),
-    export("Gen5 plate reader", [900.0 * k for k in range(ROWS)],
-           {"T° 600": [37 + k % 3 / 10 for k in range(ROWS)], "A1": VALUES, "A2": OTHERS},
-           "Software Version\t3.11\n\nExperiment File Path:\tC:\\a.xpt\n\n600\n\nTime\tT° 600\tA1\tA2\n",
-           lambda r: f"{r.k // 4}:{r.k % 4 * 15:02d}:00\t37.{r.k % 3}\t{r.v}\t{r.o}"),
-    export("Chromeleon", [0.6 * k for k in range(ROWS)], {"Value (mAU)": VALUES},
-           "URL\tchrom://a\nInjection\tStd 1\n\nChromatogram Data:\nTime (min)\tStep (s)\tValue (mAU)\n",
-           lambda r: f"{r.k / 100:.6f}\t{'0.60' if r.k else 'n.a.'}\t{r.v}".replace(".", ",").replace("n,a,", "n.a.")),
-    export("Wireshark", [k * 0.25 + k * k % 7 / 100 for k in range(ROWS)], {"Length": COUNTS},
-           '"No.","Time","Source","Destination","Protocol","Length","Info"\n',
-           lambda r: f'"{r.k + 1}","{r.t:.6f}","10.0.0.{r.k % 3}","10.0.0.9","TCP","{r.c}","{r.k} > 80"'),
-    export("GoldenCheetah", [float(k) for k in range(ROWS)],
-           {"km": [round(k * 0.008, 3) for k in range(ROWS)], "power": [c // 10 for c in COUNTS],
-            "hr": [100 + k % 7 for k in range(ROWS)], "cad": [80 + k % 5 for k in range(ROWS)], "alt": VALUES},
-           "secs,km,power,hr,cad,alt\n",
-           lambda r: f"{r.k},{r.k * 0.008:.3f},{r.c // 10},{100 + r.k % 7},{80 + r.k % 5},{r.v}"),
-)  # fmt: skip
 
 
 def weather() -> Iterator[Kind]:
