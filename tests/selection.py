@@ -86,7 +86,7 @@ LONGEST = (
     "tests/service/test_torch_filter.py",
     "tests/service/test_torch_runtime.py",
     "tests/model/test_triton_backward.py",
-    "tests/library/watch/test_pushed.py",
+    "tests/library/watch/test_sinks.py",
     "tests/runtime/filters/test_dense_numba_learned.py",
     "tests/service/test_bundle_checks.py",
     "tests/export/test_language_export.py",

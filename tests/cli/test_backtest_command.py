@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rfa as package
-from tests.cli.test_cli import rfa, rfa_json
+from tests.cli.commands import rfa, rfa_json
 from tests.library.test_backtest import labels, rooms
 
 OPTIONS = ("--by", "room", "--time", "t", "--model", "auto")

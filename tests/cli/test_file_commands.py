@@ -13,7 +13,7 @@ import pytest
 import rfa as library
 from rfa.cli.filter_table import FORECAST_PARTS
 from rfa.data import sampling
-from tests.cli.test_cli import rfa
+from tests.cli.commands import rfa
 from tests.cli.test_filter_output import table_of
 from tests.data.everyday_readings import EVERYDAY
 

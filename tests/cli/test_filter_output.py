@@ -21,7 +21,7 @@ from rfa.cli.filter_run import Task, load_filter
 from rfa.cli.plot import MAX_PANELS, axis_label, gaps, largest_deviations, y_limits
 from rfa.data import load_series
 from rfa.runtime.uncertainty.alarms import NEVER
-from tests.cli.test_cli import rfa, rfa_json
+from tests.cli.commands import rfa, rfa_json
 
 FULL = ("--digits", "full")
 

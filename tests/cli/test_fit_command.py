@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from rfa.fitting import fit as module
-from tests.cli.test_cli import rfa
+from tests.cli.commands import rfa
 
 CONFIG = {"max_harmonics": 1, "max_free_modes": 1, "iterations": 15}
 

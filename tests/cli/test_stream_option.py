@@ -11,7 +11,7 @@ from pyarrow import parquet
 
 import rfa as package
 from rfa.cli import filter_stream
-from tests.cli.test_cli import rfa
+from tests.cli.commands import rfa
 
 OPTIONS = ("--stream", "--by", "room", "--time", "t", "--model", "auto")
 

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 
 import rfa
-from tests.cli.test_cli import rfa as command
+from tests.cli.commands import rfa as command
 from tests.waiting import PATIENCE
 
 pytest.importorskip("scipy")

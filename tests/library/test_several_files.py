@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import rfa as library
-from tests.cli.test_cli import rfa
+from tests.cli.commands import rfa
 from tests.data.kind import HOURS, VALUES
 
 SCORES = ["y_mean", "y_low90"]

@@ -12,7 +12,7 @@ import pytest
 from websockets.sync.client import connect
 
 import rfa
-from tests.cli.test_cli import rfa as run_command
+from tests.cli.commands import rfa as run_command
 from tests.service.live import Live, answer, serving
 
 VALUES = np.random.default_rng(3).normal(size=40).round(3).tolist()

@@ -10,7 +10,7 @@ import pytest
 
 from rfa.library.watch.filters import QueryFilter, Samples
 from rfa.library.watch.history import counter_rates, recorded_series
-from tests.cli.test_cli import rfa, rfa_json
+from tests.cli.commands import rfa, rfa_json
 from tests.library.watch.fake_prometheus import fake_prometheus, noise, wave
 from tests.library.watch.running import START, STEP, Running, config_for
 

@@ -19,7 +19,7 @@ from rfa.library.watch.kafka import KafkaFeed, KafkaRows
 from rfa.library.watch.storage import FileStorage
 from rfa.library.watch.store import Store
 from rfa.library.watch.watch import Watch
-from tests.library.watch.test_pushed import Rows, config_of, load
+from tests.library.watch.pushing import Rows, config_of, load
 from tests.waiting import PATIENCE, wait_until
 
 
