@@ -20,8 +20,8 @@ from rfa.runtime.bundle.bundle import BundleError, open_bundle
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.bundle_checks import subprocess_check
 from rfa.service.bundle_checks.subprocess_check import MAX_REASON, CheckedBundle, check_bundles
-from tests.soak.bundles.graphs import FOR_THE_TRIAL
 from tests.soak.bundles.mutations import seal
+from tests.soak.bundles.trial_graphs import FOR_THE_TRIAL
 from tests.waiting import PATIENCE, until
 
 PLANTED = (sys.executable, "-P", "-m", "tests.service.planted_check")

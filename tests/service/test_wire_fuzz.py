@@ -10,8 +10,8 @@ from tests.service.live import Live, running
 from tests.soak.wire.application import BUNDLE, KEY, Truth, compute_truth
 from tests.soak.wire.client import play
 from tests.soak.wire.generator import unhurried_few
-from tests.soak.wire.grammar import make_case
 from tests.soak.wire.judge import judge, read_case
+from tests.soak.wire.make_case import make_case
 from tests.waiting import wait_until
 
 CASES = 400

@@ -10,10 +10,12 @@ import pytest
 from tests.soak.wire.answers import Malformed, read_answer
 from tests.soak.wire.application import FIRST_FRAME, KEY, LAST_FRAME, Truth, expect, switches
 from tests.soak.wire.case import Case, Step
-from tests.soak.wire.grammar import make_case
-from tests.soak.wire.judge import Seen, judge, read_case
+from tests.soak.wire.judge import judge, read_case
+from tests.soak.wire.make_case import make_case
+from tests.soak.wire.readings import Reading
 from tests.soak.wire.rfc6455 import read_frames
-from tests.soak.wire.rfc9112 import Reading, readings
+from tests.soak.wire.rfc9112 import readings
+from tests.soak.wire.verdict import Seen
 
 HOST = b"Host: a\r\n"
 GET = b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"

@@ -103,7 +103,7 @@ class Reuse:
         has_texts: Whether texts are generated too.
     """
 
-    def __init__(self, seed: int, *, is_padded: bool = True, has_texts: bool = True) -> None:
+    def __init__(self, seed: int, *, is_padded: bool = True, has_texts: bool = False) -> None:
         self._rng = random.Random(seed)
         self.filters = {name: WatchedFilter(_runtime(name, is_padded)) for name in FILTERS}
         language = LanguageRuntime(open_bundle(BUNDLE_ROOT / LANGUAGE), streams=256, max_rows=8) if has_texts else None
@@ -186,21 +186,13 @@ class Reuse:
         ]
 
 
-def soak(
-    count: int,
-    seed: int,
-    *,
-    phases: int = PHASES,
-    is_padded: bool = True,
-    has_texts: bool = False,
-    progress: bool = False,
-) -> Outcome:
-    """Run once, on a separate event loop."""
+def soak(count: int, seed: int, phases: int = PHASES, *, progress: bool = False, **options: bool) -> Outcome:
+    """Run once, on a separate event loop. See `Reuse` for the options."""
     with (
         tqdm(total=count, desc="owners", disable=not progress, mininterval=1) as bar,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        reuse = Reuse(seed, is_padded=is_padded, has_texts=has_texts)
+        reuse = Reuse(seed, **options)
         return runner.run(reuse.run(count, phases, bar if progress else None))
 
 

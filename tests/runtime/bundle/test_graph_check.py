@@ -13,7 +13,9 @@ from rfa.runtime.bundle.graph_check import check_graph
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.manifest import GraphSpec, TensorSpec
 from rfa.runtime.bundle.onnx_wire import SCHEMA, decode, encode
-from tests.soak.bundles.graphs import FOR_THE_READER, FOR_THE_TRIAL, Mutation, edited
+from tests.soak.bundles.graph_parts import Mutation, edited
+from tests.soak.bundles.graphs import FOR_THE_READER
+from tests.soak.bundles.trial_graphs import FOR_THE_TRIAL
 
 BUNDLES = ("oscillator", "books")
 

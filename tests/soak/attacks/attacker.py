@@ -10,7 +10,8 @@ import threading
 from contextlib import suppress
 
 from tests.soak.attacks.catalogue import all_attacks
-from tests.soak.attacks.stage import Over, Stage
+from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.wire import Over
 
 # A smaller stack, because some attacks use a thread per connection.
 STACK_BYTES = 262_144

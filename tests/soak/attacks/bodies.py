@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from tests.soak.attacks.answers import Answer
 from tests.soak.attacks.catalogue import Drive, add, asking, attack
-from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.wire import Wire
 from tests.soak.requests import frame, message, post
 
 MOST_BYTES = 1_900_000

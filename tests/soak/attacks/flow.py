@@ -6,7 +6,8 @@ import itertools
 import json
 
 from tests.soak.attacks.catalogue import Drive, add, attack
-from tests.soak.attacks.stage import LINGER_SECONDS, Over, Stage, Wire, push
+from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.wire import LINGER_SECONDS, Over, Wire, push
 from tests.soak.requests import CONTINUATION, PING, PONG, TEXT, frame, handshake, head, message, post
 
 SMALL_BUFFER = 4_096

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from tests.soak.attacks.catalogue import FAIR, Drive, add, asking, attack
-from tests.soak.attacks.stage import LINGER_SECONDS, Stage, Wire, push
+from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.wire import LINGER_SECONDS, Wire, push
 from tests.soak.requests import head, post
 
 CHUNKED = ("Transfer-Encoding: chunked", "Content-Type: application/json")

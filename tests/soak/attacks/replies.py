@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.soak.attacks.catalogue import Drive, add, attack
-from tests.soak.attacks.stage import Stage, Wire
+from tests.soak.attacks.stage import Stage
+from tests.soak.attacks.wire import Wire
 from tests.soak.requests import message, post
 
 HORIZON = [round(0.1 * number, 1) for number in range(1, 257)]

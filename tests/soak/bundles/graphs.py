@@ -1,8 +1,7 @@
 """Malicious graphs: a graph of a bundle changed to read files, run without end, exhaust memory or mislead a parser.
 
-Each is a function from the step graph of a filter, as parsed by `onnx`, to bytes. Those of `FOR_THE_READER` are
-rejected before a runtime reads them. Those of `FOR_THE_TRIAL` are well-formed, and are rejected when a process with
-limits runs them.
+Each is a function from the step graph of a filter, as parsed by `onnx`, to bytes. They are rejected before a runtime
+reads them. `trial_graphs` has those that are well-formed.
 """
 
 from __future__ import annotations
@@ -11,174 +10,31 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper, numpy_helper
+from onnx import AttributeProto, GraphProto, ModelProto, TensorProto, helper
 
-Mutation = Callable[[ModelProto], bytes]
-FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-# A file that exists on every machine in the three ways to name it, and other values of a path.
-SECRET = "etc/hostname"
-PLACES = {
-    "absolute": f"/{SECRET}",
-    "above": f"../../../../../../{SECRET}",
-    "dotted": f"./../../../../../../{SECRET}",
-    "empty": "",
-    "nowhere": "weights.bin",
-    "folder": ".",
-    "zeros": "/dev/zero",
-    "environment": "/proc/self/environ",
-    "nul": f"model.safetensors\0/{SECRET}",
-    "memory": "*/_ORT_MEM_ADDR_/*",
-    "uri": f"file:///{SECRET}",
-}
-
-# Protocol buffer encoding.
-
-
-def varint(value: int, width: int = 0) -> bytes:
-    """Encode a number in at least `width` bytes. Additional bytes are padding, which most parsers accept."""
-    out = bytearray()
-    while value > 0x7F or len(out) + 1 < width:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes([*out, value])
-
-
-def field(number: int, payload: bytes | int, *, tag_width: int = 0, size_width: int = 0) -> bytes:
-    """Encode a number or bytes as a field."""
-    if isinstance(payload, int):
-        return varint(number << 3, tag_width) + varint(payload)
-    return varint(number << 3 | 2, tag_width) + varint(len(payload), size_width) + payload
-
-
-def in_graph(model: ModelProto, extra: bytes) -> bytes:
-    """Return the model with additional bytes at the end of its graph."""
-    graph = model.graph.SerializeToString() + extra
-    model.ClearField("graph")
-    return model.SerializeToString() + field(7, graph)
-
-
-# Parts of graphs.
-
-
-def constant(name: str, value: object, dtype: type = np.int64) -> TensorProto:
-    return numpy_helper.from_array(np.array(value, dtype), name)
-
-
-def external(name: str, location: str, shape: tuple[int, ...] = (2,), **more: str) -> TensorProto:
-    tensor = TensorProto(name=name, data_type=FLOAT, dims=shape, data_location=TensorProto.EXTERNAL)
-    for key, value in {"location": location, **more}.items():
-        tensor.external_data.add(key=key, value=value)
-    return tensor
-
-
-def value(name: str, shape: list[int | str], dtype: int = FLOAT) -> object:
-    return helper.make_tensor_value_info(name, dtype, shape)
-
-
-def into_output(model: ModelProto, name: str) -> None:
-    """Add a number to the first output, so that a value read by the graph would appear there."""
-    output = model.graph.output[0].name
-    for node in model.graph.node:
-        for i, found in enumerate(node.output):
-            if found == output:
-                node.output[i] = "before"
-        for i, found in enumerate(node.input):
-            if found == output:
-                node.input[i] = "before"
-    model.graph.node.append(helper.make_node("Add", ["before", name], [output]))
-
-
-def with_nodes(*nodes: NodeProto, constants: tuple[TensorProto, ...] = (), result: str = "result") -> Mutation:
-    """Compute an additional value, reduce it to a number, and add it to the first output."""
-
-    def mutate(model: ModelProto) -> bytes:
-        for i, tensor in enumerate(constants):
-            model.graph.initializer.insert(i, tensor)
-        model.graph.node.extend(nodes)
-        model.graph.node.append(helper.make_node("ReduceSum", [result], ["reduced"], keepdims=0))
-        into_output(model, "reduced")
-        return model.SerializeToString()
-
-    return mutate
-
-
-def body(
-    *nodes: NodeProto, inputs: list[Any], outputs: list[Any], constants: tuple[TensorProto, ...] = ()
-) -> GraphProto:
-    return helper.make_graph(list(nodes), "body", inputs, outputs, list(constants))
-
-
-def repeating(inner: str = "row", outer: str = "same") -> GraphProto:
-    """Return the body of a Scan that repeats its rows."""
-    return body(helper.make_node("Identity", [inner], [outer]), inputs=[value(inner, [])], outputs=[value(outer, [])])
-
-
-def scan(inner: GraphProto, inputs: list[str], outputs: list[str], scanned: int = 1) -> NodeProto:
-    return helper.make_node("Scan", inputs, outputs, body=inner, num_scan_inputs=scanned)
-
-
-def loop(trips: list[TensorProto], condition: bool) -> Mutation:
-    """Return a Loop whose condition always holds."""
-    inner = body(
-        helper.make_node("Identity", ["keep"], ["kept"]),
-        helper.make_node("Add", ["carried", "carried"], ["doubled"]),
-        inputs=[value("i", [], INT64), value("keep", [], BOOL), value("carried", [])],
-        outputs=[value("kept", [], BOOL), value("doubled", [])],
-    )
-    trip = trips[0].name if trips else ""
-    node = helper.make_node("Loop", [trip, "go", "one"], ["result"], body=inner)
-    return with_nodes(node, constants=(*trips, constant("go", condition, np.bool_), constant("one", 1, np.float32)))
-
-
-def edited(change: Callable[[ModelProto], object]) -> Mutation:
-    def mutate(model: ModelProto) -> bytes:
-        change(model)
-        return model.SerializeToString()
-
-    return mutate
-
-
-def rewired(change: Callable[[bytes], bytes]) -> Mutation:
-    return lambda model: change(model.SerializeToString())
-
-
-# External data.
-
-
-def external_at(location: str, **more: Any) -> Mutation:
-    def mutate(model: ModelProto) -> bytes:
-        model.graph.initializer.append(external("stolen", location, **more))
-        model.graph.node.append(helper.make_node("ReduceSum", ["stolen"], ["reduced"], keepdims=0))
-        into_output(model, "reduced")
-        return model.SerializeToString()
-
-    return mutate
-
-
-def moved_placeholder(location: str) -> Mutation:
-    """Return a constant of the manifest with another location, so that parsers may disagree on its file."""
-
-    def mutate(model: ModelProto) -> bytes:
-        tensor = placeholder(model)
-        del tensor.external_data[:]
-        tensor.external_data.add(key="location", value=location)
-        return model.SerializeToString()
-
-    return mutate
-
-
-def placeholder(model: ModelProto) -> TensorProto:
-    return next(tensor for tensor in model.graph.initializer if tensor.data_location == TensorProto.EXTERNAL)
-
-
-def second_place(first: str, second: str) -> Mutation:
-    def change(model: ModelProto) -> None:
-        tensor = placeholder(model)
-        del tensor.external_data[:]
-        for location in (first, second):
-            tensor.external_data.add(key="location", value=location)
-
-    return edited(change)
+from tests.soak.bundles.graph_parts import (
+    FLOAT,
+    HUGE,
+    PLACES,
+    Mutation,
+    body,
+    constant,
+    edited,
+    external,
+    external_at,
+    field,
+    in_graph,
+    loop,
+    moved_placeholder,
+    placeholder,
+    repeating,
+    rewired,
+    scan,
+    second_place,
+    value,
+    varint,
+    with_nodes,
+)
 
 
 def padded_tag(model: ModelProto) -> bytes:
@@ -222,9 +78,6 @@ def second_location_flag(model: ModelProto) -> bytes:
     return in_graph(model, field(5, tensor + field(14, 0)))
 
 
-# Names.
-
-
 def shadowed(with_input: bool) -> Mutation:
     """Return an inner graph with a constant or an input that shadows a name of the outer graph."""
 
@@ -260,10 +113,7 @@ def same_result_twice(model: ModelProto) -> bytes:
     return model.SerializeToString()
 
 
-# Endless loops and exhausted memory.
-
 NESTED = 12
-HUGE = 1 << 40
 
 
 def nested_scans(depth: int) -> Mutation:
@@ -292,32 +142,6 @@ def giant_constant(dims: list[int]) -> Mutation:
     return edited(change)
 
 
-def expanded(count: int, *, steps: bool = False) -> Mutation:
-    """Expand a constant to `count` numbers and sum them; with `steps`, one after another in a Scan."""
-    constants = (constant("one", [1.0], np.float32), constant("count", [count]), constant("zero", 0.0, np.float32))
-    nodes = [helper.make_node("Expand", ["one", "count"], ["many"])]
-    if not steps:
-        return with_nodes(*nodes, constants=constants, result="many")
-    inner = body(
-        helper.make_node("Add", ["sum", "number"], ["added"]),
-        inputs=[value("sum", []), value("number", [])],
-        outputs=[value("added", [])],
-    )
-    nodes.append(scan(inner, ["zero", "many"], ["result"]))
-    return with_nodes(*nodes, constants=constants)
-
-
-def outer_products(times: int) -> Mutation:
-    """Add a dimension of the batch size each time: nothing for one row, all memory for 24."""
-    nodes = []
-    for i in range(times):
-        nodes += [
-            helper.make_node("Unsqueeze", ["dt" if i == 0 else f"power{i - 1}", "last"], [f"column{i}"]),
-            helper.make_node("Mul", [f"column{i}", "dt"], [f"power{i}"]),
-        ]
-    return with_nodes(*nodes, constants=(constant("last", [-1]),), result=f"power{times - 1}")
-
-
 def by_value(model: ModelProto) -> bytes:
     """Return a size of 1 for the recorded inputs and 10^12 for a long lag."""
     constants = (
@@ -336,9 +160,6 @@ def many_nodes(model: ModelProto) -> bytes:
     for i in range((1 << 15) + 1):
         model.graph.node.add(op_type="Identity", input=["dt"], output=[f"copy{i}"])
     return model.SerializeToString()
-
-
-# Types, domains, functions.
 
 
 KINDS = ("sequence", "optional", "map", "sparse", "untyped", "shapeless")
@@ -362,7 +183,7 @@ def input_of(kind: str) -> Mutation:
         elif kind == "optional":
             added.type.optional_type.elem_type.tensor_type.elem_type = FLOAT
         elif kind == "map":
-            added.type.map_type.key_type = INT64
+            added.type.map_type.key_type = TensorProto.INT64
             added.type.map_type.value_type.tensor_type.elem_type = FLOAT
         elif kind == "sparse":
             added.type.sparse_tensor_type.elem_type = FLOAT
@@ -459,7 +280,6 @@ IF = with_nodes(
     ),
     constants=(constant("go", True, np.bool_),),
 )  # fmt: skip
-
 FOR_THE_READER: Mapping[str, Mutation] = {
     **{f"external data, {name}": external_at(place) for name, place in PLACES.items()},
     "external data, right place with an offset": external_at("model.safetensors", offset="0", length="8"),
@@ -502,7 +322,7 @@ FOR_THE_READER: Mapping[str, Mutation] = {
     "endless, nested Scans": nested_scans(NESTED),
     "memory, size from values": by_value,
     "memory, ConstantOfShape from values": with_nodes(
-        helper.make_node("Cast", ["dt"], ["count"], to=INT64),
+        helper.make_node("Cast", ["dt"], ["count"], to=TensorProto.INT64),
         helper.make_node("ConstantOfShape", ["count"], ["result"]),
     ),
     "memory, Range from values": with_nodes(
@@ -569,48 +389,4 @@ FOR_THE_READER: Mapping[str, Mutation] = {
     "form, output never computed": edited(_uncomputed),
     "form, cycle": edited(_cycle),
     "form, input never computed": operator("Identity", ["nobody"]),
-}  # fmt: skip
-
-FOR_THE_TRIAL: Mapping[str, Mutation] = {
-    "memory, stretched constant": expanded(HUGE),
-    "memory, stretched beyond 64 bits": with_nodes(
-        helper.make_node("Expand", ["one", "count"], ["result"]),
-        constants=(constant("one", [1.0], np.float32), constant("count", [1 << 62, 1 << 62])),
-    ),
-    "memory, ConstantOfShape": with_nodes(
-        helper.make_node("ConstantOfShape", ["count"], ["result"]), constants=(constant("count", [HUGE, HUGE]),)
-    ),
-    "memory, Range": with_nodes(
-        helper.make_node("Range", ["from", "end", "by"], ["result"]),
-        constants=tuple(constant(name, number) for name, number in (("from", 0), ("end", HUGE), ("by", 1))),
-        result="result",
-    ),
-    "memory, outer products of the batch": outer_products(10),
-    "endless, a Scan over millions": expanded(1 << 25, steps=True),
-    "crash, Split into a billion": with_nodes(
-        helper.make_node("Split", ["dt"], ["result"], axis=0, num_outputs=1 << 30),
-    ),
-    "crash, axis out of range": with_nodes(helper.make_node("Softmax", ["dt"], ["result"], axis=1 << 40)),
-    "crash, permutation out of range": with_nodes(helper.make_node("Transpose", ["dt"], ["result"], perm=[1 << 40])),
-    "crash, directions out of range": with_nodes(
-        helper.make_node(
-            "Scan", ["dt"], ["result"], num_scan_inputs=1, scan_input_directions=[1 << 40],
-            body=repeating(),
-        ),
-    ),
-    "crash, more scanned than given": with_nodes(scan(repeating(), ["dt"], ["result"], scanned=1 << 40)),
-    "crash, gather out of range": with_nodes(
-        helper.make_node("Gather", ["dt", "far"], ["result"], axis=0), constants=(constant("far", [HUGE]),)
-    ),
-    "crash, batch dimensions": with_nodes(
-        helper.make_node("GatherND", ["dt", "far"], ["result"], batch_dims=1 << 40), constants=(constant("far", [[0]]),)
-    ),
-    "wrong, rows see each other": with_nodes(
-        helper.make_node("ReduceSum", ["dt"], ["all"], keepdims=1),
-        helper.make_node("Sub", ["all", "dt"], ["result"]),  # zero for a single row
-    ),
-    "wrong, another result": with_nodes(helper.make_node("Cos", ["dt"], ["result"])),
-    "wrong, no number": with_nodes(
-        helper.make_node("Log", ["less"], ["result"]), constants=(constant("less", [-1.0], np.float32),)
-    ),
 }  # fmt: skip

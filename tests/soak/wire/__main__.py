@@ -27,10 +27,11 @@ from tests.soak.wire.application import Truth, compute_truth
 from tests.soak.wire.case import Case
 from tests.soak.wire.client import SILENCE_SECONDS, play
 from tests.soak.wire.generator import Report, Task, generate
-from tests.soak.wire.grammar import make_case
-from tests.soak.wire.judge import Verdict, judge, read_case
+from tests.soak.wire.judge import judge, read_case
+from tests.soak.wire.make_case import make_case
 from tests.soak.wire.nginx import THROUGH, Through, proxied
 from tests.soak.wire.served import SETTINGS, Served, serving
+from tests.soak.wire.verdict import Verdict
 
 RESULT = RESULTS / "wire.json"
 WARM_UP_SHARE = 0.1

@@ -19,7 +19,7 @@ from urllib.parse import unquote_to_bytes
 import orjson
 
 from rfa.benchmarks.load.truth import as_sent, open_models
-from tests.soak.wire.rfc9112 import ABSOLUTE, OWS, Request
+from tests.soak.wire.readings import ABSOLUTE, OWS, Request
 
 BUNDLE = Path(__file__).resolve().parents[3] / "bundles" / "linear"
 KEY = "wire-fuzzer-key-0123456789abcdef"

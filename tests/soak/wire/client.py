@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from tests.soak.wire.case import Case, Step
-from tests.soak.wire.judge import Outcome, Seen
+from tests.soak.wire.verdict import Outcome, Seen
 from tests.waiting import PATIENCE
 
 # Longer than every timeout of the tested server: a connection silent for so long counts as left open.

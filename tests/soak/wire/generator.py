@@ -17,10 +17,11 @@ import uvloop
 from tests.soak.wire.application import LAST_FRAME, Truth
 from tests.soak.wire.case import Case, Step
 from tests.soak.wire.client import play
-from tests.soak.wire.grammar import make_case
-from tests.soak.wire.judge import Problem, Seen, Verdict, judge, read_case
+from tests.soak.wire.judge import judge, read_case
+from tests.soak.wire.make_case import make_case
+from tests.soak.wire.readings import Reading
 from tests.soak.wire.rfc6455 import read_frames
-from tests.soak.wire.rfc9112 import Reading
+from tests.soak.wire.verdict import Problem, Seen, Verdict
 from tests.soak.wire.victims import Victim
 
 AT_ONCE = 96

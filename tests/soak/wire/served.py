@@ -15,7 +15,7 @@ import psutil
 
 from tests.soak.faults.server import Server
 from tests.soak.wire.application import BUNDLE, KEY
-from tests.soak.wire.judge import ANY_NONCE
+from tests.soak.wire.verdict import ANY_NONCE
 from tests.waiting import TooLate, wait_until
 
 SETTINGS = {

@@ -11,7 +11,7 @@ import orjson
 
 from tests.soak.wire.answers import Answer, Malformed, read_answer
 from tests.soak.wire.application import KEY, Truth
-from tests.soak.wire.judge import NONCE, Problem
+from tests.soak.wire.verdict import NONCE, Problem
 
 THINK_SECONDS = 0.06
 ANSWER_SECONDS = 30.0
