@@ -156,29 +156,49 @@ def forecast(
     """
     request = OutputOptions.of(levels, limits=(minimum, maximum), weights=weights)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
-    filters_of, span = filters(model, table.columns, system), as_written(horizon)
-
-    def work(key: Key, series: Series) -> tuple[np.ndarray, Clock, New]:
-        times = table.future_times(series, span)
-        leads = (times - series.times[-1]).tolist()
-        new: dict[str, Column] = {}
-        for part, runtime in filters_of(key, series):
-            if weights:
-                check_mixture(runtime, "weights")
-            options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
-            state = run_series(table, runtime, key, part, options)[0].state
-            inputs = covariate_inputs(part, ())
-            later = None if inputs is None else inputs.at(times)
-            readout = request.readout._replace(utc_offsets=series.utc_offsets)
-            found = runtime.ahead(state, request.levels, leads, readout, covariates=later)
-            new |= _forecast_columns(part, found, request.levels)
-        return np.repeat(rows_of(series)[-1], len(times)), table.clock(series, times), new
-
+    filters_of = filters(model, table.columns, system)
+    work = functools.partial(_forecast_series, table, filters_of, request, as_written(horizon))
     with notify_on_compile():
         found = list(table.each(work).values())
-    rows = np.concatenate([rows for rows, _, _ in found])
-    clock = {name: concatenated([times[name] for _, times, _ in found]) for name in found[0][1]}
-    new = {name: np.concatenate([outputs[name] for _, _, outputs in found]) for name in found[0][2]}
+    return _joined(table, found)
+
+
+class _Forecast(NamedTuple):
+    """Forecast of one series.
+
+    Attributes:
+        rows: Row number of the last row of the series in the table, for each forecast time.
+        clock, new: Columns with the forecast times, and with the forecast.
+    """
+
+    rows: np.ndarray
+    clock: Clock
+    new: New
+
+
+def _forecast_series(
+    table: Table, filters_of: Filters, request: OutputOptions, span: str, key: Key, series: Series
+) -> _Forecast:
+    times = table.future_times(series, span)
+    leads = (times - series.times[-1]).tolist()
+    new: dict[str, Column] = {}
+    for part, runtime in filters_of(key, series):
+        if request.weights:
+            check_mixture(runtime, "weights")
+        options = request.with_horizon(followed(runtime, usual_step(part) or 1.0, leads[-1]))
+        state = run_series(table, runtime, key, part, options)[0].state
+        inputs = covariate_inputs(part, ())
+        later = None if inputs is None else inputs.at(times)
+        readout = request.readout._replace(utc_offsets=series.utc_offsets)
+        found = runtime.ahead(state, request.levels, leads, readout, covariates=later)
+        new |= _forecast_columns(part, found, request.levels)
+    return _Forecast(np.repeat(rows_of(series)[-1], len(times)), table.clock(series, times), new)
+
+
+def _joined(table: Table, found: Sequence[_Forecast]) -> Any:
+    rows = np.concatenate([one.rows for one in found])
+    clock = {name: concatenated([one.clock[name] for one in found]) for name in found[0].clock}
+    new = {name: np.concatenate([one.new[name] for one in found]) for name in found[0].new}
     return table.data.made(table.by, rows, clock, new)
 
 
@@ -235,20 +255,14 @@ def detect(
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.
         FileNotFoundError: If there is no such bundle.
     """
-    alarm: dict[str, Any] = {
-        "rate": rate,
-        "quiet": quiet,
-        "direction": direction,
-        "min_deviation": float(min_deviation),
-    }
     limits = None if range is None else [None if limit is None else float(limit) for limit in range]
-    alarm |= {"range": limits, "rules": list(rules), "mute": list(mute)}
+    alarm: dict[str, Any] = {"rate": rate, "quiet": quiet, "direction": direction, "range": limits}
+    alarm |= {"min_deviation": float(min_deviation), "rules": list(rules), "mute": list(mute)}
     request = OutputOptions.of(levels, (), alarm, tz=tz)
     table = read(data, time, columns, by, tz, time_format, strict=strict, missing=missing, known=known)
     work = functools.partial(_detect_series, table, filters(model, table.columns, system), request)
     with notify_on_compile():
-        found = list(table.each(work).values())
-    return _detection(table, found)
+        return _detection(table, list(table.each(work).values()))
 
 
 class _Detected(NamedTuple):

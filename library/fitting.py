@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +59,29 @@ def fit(
         ValueError: If nothing could be fitted, or an argument, column or row is invalid. The message names it and says
             what to do.
     """
-    how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays}
-    how["config"] = StructuralConfig.from_dict(dict(config or {}))
+    structure = StructuralConfig.from_dict(dict(config or {}))
+    how: dict[str, Any] = {"zone": tz, "country": country, "holidays": holidays, "config": structure}
     series, failed = _read(data, time, columns, by, tz, time_format, strict=strict, missing=missing)
+    with notify_on_compile(), show_progress(series) as report:
+        found = (fit_series if out is None else partial(fit_to, Path(out)))(series, report=report, **how)
+    found.failed.update(failed)
+    if left_out := describe_failures(found.failed):
+        warnings.warn(f"some data is left out: {left_out}", UserWarning, stacklevel=2)
+    return found
+
+
+@contextmanager
+def show_progress(series: Mapping[Key, Series]) -> Iterator[Callable[[str, float], None]]:
+    """Show a progress bar. The function that is returned describes the current step, and advances the bar by the share
+    of a column."""
     total = sum(len(one.names) for one in series.values())
-    with notify_on_compile(), tqdm(total=total, disable=None, bar_format=SHARES) as bar:
+    with tqdm(total=total, disable=None, bar_format=SHARES) as bar:
 
         def advance(line: str, share: float) -> None:
             bar.set_postfix_str(line, refresh=False)
             bar.update(share)
 
-        how["report"] = advance
-        found = fit_series(series, **how) if out is None else fit_to(Path(out), series, **how)
-    found.failed.update(failed)
-    if left_out := describe_failures(found.failed):
-        warnings.warn(f"some data is left out: {left_out}", UserWarning, stacklevel=2)
-    return found
+        yield advance
 
 
 def _read(data: Any, *how: Any, **options: Any) -> tuple[dict[Key, Series], dict[str, str]]:

@@ -197,12 +197,7 @@ class Stream:
             if time < self._time and self._window is None:
                 message = f"t must not be smaller than the previous time: {time!r} comes after {self._time!r}"
                 raise InvalidInput(message, param="t", code="time_not_monotonic")
-            values = numbers(y, self._size)
-            if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
-                raise ValueError(f"noise must be from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise!r}")
-            inputs = known_values(known or {}, self._covariates, 1 + len(self._request.horizon))
-            held = None if inputs is None else inputs.ravel().tolist()
-            row = Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)
+            row = self._row(time, y, noise, known or {})
             if self._has_run:
                 return self._take(row)
             with notify_on_compile():
@@ -213,6 +208,16 @@ class Stream:
             self.refused += 1
             found = error if isinstance(error, InvalidInput) else InvalidInput(str(error))
             raise RefusedRow(found, time, self._count + self.refused - 1) from None
+
+    def _row(
+        self, time: float, y: Observation, noise: float, known: Mapping[str, float | Sequence[float | None]]
+    ) -> Row:
+        values = numbers(y, self._size)
+        if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
+            raise ValueError(f"noise must be from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise!r}")
+        inputs = known_values(known, self._covariates, 1 + len(self._request.horizon))
+        held = None if inputs is None else inputs.ravel().tolist()
+        return Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)
 
     def _take(self, row: Row) -> FilterStep:
         if self._window is not None and row.t <= self._time:
