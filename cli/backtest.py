@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from rfa.cli.filter_options import AlarmOptions, Leads, ModelOptions, Sources
-from rfa.cli.options import JsonFlag, reads_files
+from rfa.cli.options import FileOptions, JsonFlag, reads_files
 
 if TYPE_CHECKING:
     from rfa.cli.filter import FilterBatch
@@ -50,8 +50,7 @@ def backtest_series(
     figures: Figures = None,
     out: Report = None,
     as_json: JsonFlag = False,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Report alarms, incidents and coverage on recorded series. Each row is scored using only the rows before it.
 
@@ -64,7 +63,7 @@ def backtest_series(
     from rfa.library.windows import read_windows
 
     _check_outputs(data, out, figures)
-    labels = None if windows is None else read_windows(windows, reading.zone)
+    labels = None if windows is None else read_windows(windows, files.zone)
     if len(data) == 1 and Path(data[0]).suffix in CONFIGS:
         options = {
             "--rate": alarm.rate is not None, "--quiet": alarm.quiet, "--min-deviation": alarm.min_deviation,
@@ -76,12 +75,12 @@ def backtest_series(
                 f"{option} is not supported with a configuration, because each query in it sets this option; remove "
                 f"{option}"
             )
-        judged, results = _of_config(Path(data[0]), reading, labels)
+        judged, results = _of_config(Path(data[0]), files.reading, labels)
         return _report(_gathered(judged, labels), [[result] for result in results], figures, out, as_json=as_json)
-    alarms = alarm.alarm(reading.zone)
+    alarms = alarm.alarm(files.zone)
     task = Task(model.load(), lead or [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
     task.check()
-    batch = FilterBatch(data, source, reading, task, has_plot=False)
+    batch = FilterBatch(data, files, task, has_plot=False)
     batch.run()
     _report(_gathered(_of_files(batch, labels), labels), batch.by_series(), figures, out, as_json=as_json)
     if batch.failed:
@@ -119,7 +118,8 @@ def _of_config(
     import time
 
     from rfa.cli.filter import OUTLIER
-    from rfa.cli.filter_run import Task, load_filter
+    from rfa.cli.filter_models import load_filter
+    from rfa.cli.filter_run import Task
     from rfa.library.watch.config_file import load_config
     from rfa.library.watch.history import recorded_series
     from rfa.library.watch.prometheus import SourceError

@@ -10,45 +10,52 @@ import typer
 from rfa.cli.console import print_benchmark
 from rfa.cli.options import RESULTS, Device, Folder, JsonFile, JsonFlag
 
+Corpus = Annotated[
+    Path,
+    typer.Option(
+        help=(
+            "Directory with the splits train, valid and test. Each is a directory of .txt files, or a file such "
+            "as train.txt."
+        ),
+        metavar="DIR",
+    ),
+]
+Runs = Annotated[Path, typer.Option(help="Directory in which to save the runs.", metavar="DIR", file_okay=False)]
+Variants = Annotated[
+    str | None,
+    typer.Option(
+        help=(
+            "Names of models in variants.json, separated by commas, such as B1,M1,M2. The default is all models "
+            "of the papers."
+        ),
+        metavar="NAMES",
+    ),
+]
+Seeds = Annotated[str, typer.Option(metavar="NUMBERS")]
+ModelSize = Annotated[str, typer.Option(help="Model size: small, paper, or the path of a JSON file.")]
+Lengths = Annotated[
+    str,
+    typer.Option(help="Lengths of the context windows, as multiples of the training length.", metavar="NUMBERS"),
+]
+Tokens = Annotated[int, typer.Option(help="Number of tokens to score.")]
+Workers = Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel, each with one thread.")]
+EvaluateOnly = Annotated[bool, typer.Option("--evaluate-only", help="Score only the runs that are already trained.")]
+SpeedOnly = Annotated[bool, typer.Option("--speed-only", help="Measure only the speed of the variants, on one thread.")]
+
 
 def bench_quality(
     *,
-    data: Annotated[
-        Path,
-        typer.Option(
-            help=(
-                "Directory with the splits train, valid and test. Each is a directory of .txt files, or a file such "
-                "as train.txt."
-            ),
-            metavar="DIR",
-        ),
-    ],
-    runs: Annotated[Path, typer.Option(help="Directory in which to save the runs.", metavar="DIR", file_okay=False)],
-    variants: Annotated[
-        str | None,
-        typer.Option(
-            help=(
-                "Names of models in variants.json, separated by commas, such as B1,M1,M2. The default is all models "
-                "of the papers."
-            ),
-            metavar="NAMES",
-        ),
-    ] = None,
-    seeds: Annotated[str, typer.Option(metavar="NUMBERS")] = "0,1,2",
-    config: Annotated[str, typer.Option(help="Model size: small, paper, or the path of a JSON file.")] = "small",
-    lengths: Annotated[
-        str,
-        typer.Option(help="Lengths of the context windows, as multiples of the training length.", metavar="NUMBERS"),
-    ] = "1,2,4,8",
-    tokens: Annotated[int, typer.Option(help="Number of tokens to score.")] = 65_536,
-    workers: Annotated[int, typer.Option(min=1, help="Number of runs to train in parallel, each with one thread.")] = 1,
+    data: Corpus,
+    runs: Runs,
+    variants: Variants = None,
+    seeds: Seeds = "0,1,2",
+    config: ModelSize = "small",
+    lengths: Lengths = "1,2,4,8",
+    tokens: Tokens = 65_536,
+    workers: Workers = 1,
     device: Device = "auto",
-    evaluate_only: Annotated[
-        bool, typer.Option("--evaluate-only", help="Score only the runs that are already trained.")
-    ] = False,
-    speed_only: Annotated[
-        bool, typer.Option("--speed-only", help="Measure only the speed of the variants, on one thread.")
-    ] = False,
+    evaluate_only: EvaluateOnly = False,
+    speed_only: SpeedOnly = False,
     figures: Folder = None,
     out: JsonFile = RESULTS / "quality-small.json",
     as_json: JsonFlag = False,

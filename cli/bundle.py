@@ -16,11 +16,20 @@ if TYPE_CHECKING:
 # File that exists only in the directory of a finished run.
 RECORD_FILE = "train.json"
 
+Run = Annotated[
+    Path, typer.Argument(help="Run directory that `rfa train` wrote.", metavar="RUN", exists=True, file_okay=False)
+]
+Architectures = Annotated[
+    str | None,
+    typer.Option(
+        help="GPU architectures to compile kernels for, separated by commas, such as sm_80,sm_90.",
+        metavar="ARCHITECTURES",
+    ),
+]
+
 
 def export(
-    run: Annotated[
-        Path, typer.Argument(help="Run directory that `rfa train` wrote.", metavar="RUN", exists=True, file_okay=False)
-    ],
+    run: Run,
     out: Annotated[
         Path, typer.Option("--out", help="Bundle directory to write. It replaces an existing bundle.", metavar="BUNDLE")
     ],
@@ -37,13 +46,7 @@ def export(
     name: Annotated[
         str | None, typer.Option(help="Name of the model in requests. By default, the name of the directory.")
     ] = None,
-    gpu: Annotated[
-        str | None,
-        typer.Option(
-            help="GPU architectures to compile kernels for, separated by commas, such as sm_80,sm_90.",
-            metavar="ARCHITECTURES",
-        ),
-    ] = None,
+    gpu: Architectures = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Export a trained run as a bundle with graphs, calibration and hashes, or as a directory for transformers."""

@@ -29,6 +29,13 @@ TemplateFile = Annotated[
         help="JSON file with the templates of the events. The command creates it, or adds new templates to it.",
     ),
 ]
+CountStep = Annotated[
+    str | None,
+    typer.Option(
+        help="Count the events of each kind per time step, such as 1min. `rfa watch` can read the result.",
+        metavar="STEP",
+    ),
+]
 
 
 def log_events(
@@ -36,13 +43,7 @@ def log_events(
     *,
     session: Session = None,
     templates: TemplateFile = None,
-    counts: Annotated[
-        str | None,
-        typer.Option(
-            help="Count the events of each kind per time step, such as 1min. `rfa watch` can read the result.",
-            metavar="STEP",
-        ),
-    ] = None,
+    counts: CountStep = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Print the events of a log as numbers, one session per line, for `rfa train lm` and `rfa score`. With --counts,

@@ -15,30 +15,25 @@ import typer
 from rfa.cli.digits import parse_digits
 from rfa.cli.filter_options import (
     AlarmOptions,
-    AlarmRate,
+    EstimateOptions,
     Flag,
     Horizon,
     InParts,
-    Lag,
-    Leads,
     ModelOptions,
-    Mute,
+    OptionalAlarm,
     OutputOptions,
     Picture,
-    Quiet,
     RangeOptions,
     Rate,
     Rows,
-    Rules,
-    Smooth,
     Sources,
     Weights,
 )
-from rfa.cli.options import reads_files
+from rfa.cli.options import FileOptions, reads_files
 
 if TYPE_CHECKING:
     from rfa.cli.filter_run import Filtered, Task
-    from rfa.data import Frame, Key, ReadOptions, Series
+    from rfa.data import Frame, Key, Series
     from rfa.library.models import Filters
 
 OUTLIER = 0.999
@@ -52,20 +47,13 @@ def filter_series(
     data: Sources,
     *,
     model: ModelOptions,
-    horizon: Horizon = None,
-    lead: Leads = None,
-    smooth: Smooth = False,
-    lag: Lag = None,
-    alarm: AlarmRate = None,
-    quiet: Quiet = 0,
-    rules: Rules = None,
-    mute: Mute = None,
+    estimates: EstimateOptions,
+    alarm: OptionalAlarm,
     flag: Flag = OUTLIER,
     possible: RangeOptions,
     stream: InParts = False,
     outputs: OutputOptions,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Estimate the states of recorded series. Without --out, --plot or --json, the table is printed on stdout.
 
@@ -78,17 +66,19 @@ def filter_series(
         from rfa.cli.filter_stream import StreamOptions, stream_parquet
 
         others = {
-            "--system": model.system, "--horizon": horizon, "--lead": lead, "--lag": lag, "--smooth": smooth,
-            "--plot": outputs.plot, "--json": outputs.as_json, "--mute": mute, "--rules": rules, "--quiet": quiet,
-            "--sheet": source["sheet"], "--query": source["query"],
+            "--system": model.system, "--horizon": estimates.horizon, "--lead": estimates.lead, "--lag": estimates.lag,
+            "--smooth": estimates.smooth, "--plot": outputs.plot, "--json": outputs.as_json, "--mute": alarm.mute,
+            "--rules": alarm.rules, "--quiet": alarm.quiet, "--sheet": files.source["sheet"],
+            "--query": files.source["query"],
         }  # fmt: skip
-        options = StreamOptions(model.bundle, alarm, possible.minimum, possible.maximum)
-        return stream_parquet(data, outputs.out, reading, options, [name for name, value in others.items() if value])
-    alarms = parse_alarm(alarm, reading.zone, rules, quiet=quiet, mute=mute or [])
-    limits = possible.limits()
-    filters = _load(data, model, outputs)
-    task = Task(filters, lead or [], horizon, alarms, flag, smooth=smooth or lag is not None, lag=lag, range=limits)
-    _filter_files(data, source, reading, task, outputs)
+        options = StreamOptions(model.bundle, alarm.rate, possible.minimum, possible.maximum)
+        unsupported = [name for name, value in others.items() if value]
+        return stream_parquet(data, outputs.out, files.reading, options, unsupported)
+    rule = parse_alarm(alarm.rate, files.zone, alarm.rules, quiet=alarm.quiet, mute=alarm.mute or [])
+    limits, filters = possible.limits(), _load(data, model, outputs)
+    leads, smooth = estimates.lead or [], estimates.smooth or estimates.lag is not None
+    task = Task(filters, leads, estimates.horizon, rule, flag, smooth=smooth, lag=estimates.lag, range=limits)
+    _filter_files(data, files, task, outputs)
 
 
 @reads_files
@@ -100,8 +90,7 @@ def forecast_series(
     possible: RangeOptions,
     weights: Weights = False,
     outputs: OutputOptions,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Forecast the next rows of recorded series, with mean, standard deviation and 90 % interval.
 
@@ -114,7 +103,7 @@ def forecast_series(
 
     filters, limits = _load(data, model, outputs), possible.limits()
     task = Task(filters, [], horizon or USUAL, NEVER, OUTLIER, smooth=False, lag=None, range=limits, weights=weights)
-    _filter_files(data, source, reading, task, outputs, "forecast")
+    _filter_files(data, files, task, outputs, "forecast")
 
 
 @reads_files
@@ -125,8 +114,7 @@ def detect_series(
     rows: Rows = False,
     model: ModelOptions,
     outputs: OutputOptions,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Print the incidents of recorded series. An incident is a group of alarms.
 
@@ -135,9 +123,9 @@ def detect_series(
     """
     from rfa.cli.filter_run import Task
 
-    alarms, filters = alarm.alarm(reading.zone), _load(data, model, outputs)
+    alarms, filters = alarm.alarm(files.zone), _load(data, model, outputs)
     task = Task(filters, [], None, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
-    _filter_files(data, source, reading, task, outputs, "alarms" if rows else "incidents")
+    _filter_files(data, files, task, outputs, "alarms" if rows else "incidents")
 
 
 @reads_files
@@ -148,8 +136,7 @@ def plot_series(
     horizon: Horizon = None,
     rate: Rate = None,
     model: ModelOptions,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Draw recorded series with their values, estimates, 50 and 90 % intervals, outliers, alarms, gaps and a
     forecast."""
@@ -159,9 +146,9 @@ def plot_series(
 
     picture = out or Path(f"{'series' if data[0] == '-' else Path(display_name(data[0])).stem}_plot.png")
     outputs = OutputOptions(plot=picture)
-    alarms, filters = AlarmOptions(rate).alarm(reading.zone), _load(data, model, outputs, "--out")
+    alarms, filters = AlarmOptions(rate).alarm(files.zone), _load(data, model, outputs, "--out")
     task = Task(filters, [], horizon or USUAL, alarms, OUTLIER, smooth=False, lag=None, option="--rate")
-    _filter_files(data, source, reading, task, outputs)
+    _filter_files(data, files, task, outputs)
 
 
 def _load(data: list[str], model: ModelOptions, outputs: OutputOptions, plot_option: str = "--plot") -> Filters:
@@ -174,8 +161,7 @@ def _load(data: list[str], model: ModelOptions, outputs: OutputOptions, plot_opt
 
 def _filter_files(
     data: Sequence[str],
-    source: dict[str, str | None],
-    reading: ReadOptions,
+    files: FileOptions,
     task: Task,
     outputs: OutputOptions,
     view: View = "rows",
@@ -184,7 +170,7 @@ def _filter_files(
     from rfa.cli.filter_output import write_outputs
 
     has_plot = outputs.plot is not None
-    batch = FilterBatch(data, source, reading, task, has_plot=has_plot, view=view, digits=parse_digits(outputs.digits))
+    batch = FilterBatch(data, files, task, has_plot=has_plot, view=view, digits=parse_digits(outputs.digits))
     task.check()
     batch.run()
     write_outputs(batch, outputs.out, outputs.plot, as_json=outputs.as_json)
@@ -197,7 +183,6 @@ class FilterBatch:
     """Filters the series of one or more files, and stores the results.
 
     Attributes:
-        source: Options of `rfa.data.load_table`.
         view: Content of the table: "rows" for all rows and the forecast, "forecast" for only the forecast, "alarms" for
             only the rows with alarms, or "incidents" for one row per incident.
         digits: Number of digits in CSV output. None prints all digits.
@@ -209,8 +194,7 @@ class FilterBatch:
     """
 
     sources: Sequence[str]
-    source: dict[str, str | None]
-    reading: ReadOptions
+    files: FileOptions
     task: Task
     has_plot: bool
     view: View = "rows"
@@ -259,12 +243,13 @@ class FilterBatch:
         return [list(parts) for _, parts in groupby(self.results, key=lambda result: (result.file, result.key))]
 
     def _series(self, source: str, name: str) -> Iterator[tuple[Frame, Key, Series]]:
-        from rfa.data import load_table, read_all
+        from rfa.data import read_all
 
         refused: list[tuple[Key, ValueError]] = []
         try:
-            table = load_table(source, **self.source)
-            frame = read_all(table, self.reading, lambda key, error: refused.append((key, error)))
+            frame = read_all(
+                self.files.load(source), self.files.reading, lambda key, error: refused.append((key, error))
+            )
         except ValueError as error:
             self._fail(name, (), error)
             return

@@ -75,7 +75,7 @@ Smooth = Annotated[
 ]
 Lag = Annotated[int | None, typer.Option(min=0, help="Number of later rows to use for smoothing. The default is all.")]
 RATE_HELP = "Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001."
-AlarmRate = Annotated[str | None, typer.Option(help=RATE_HELP)]
+AlarmRate = Annotated[str | None, typer.Option("--alarm", help=RATE_HELP)]
 Rate = Annotated[str | None, typer.Option(help=RATE_HELP, show_default=USUAL_RATE)]
 Mute = Annotated[
     list[str] | None,
@@ -166,11 +166,21 @@ class ModelOptions:
             FileNotFoundError: If there is no such bundle or file.
             ValueError: If both options are set, or the model cannot be loaded.
         """
-        from rfa.cli.filter_run import load_filter, load_system
+        from rfa.cli.filter_models import load_filter, load_system
 
         if self.bundle is not None and self.system is not None:
             raise ValueError("--system and --model cannot be combined; remove one of them")
         return load_filter(self.bundle) if self.system is None else load_system(self.system)
+
+
+@dataclass(frozen=True)
+class EstimateOptions:
+    """Options for the forecasts and smoothed estimates of `rfa filter`."""
+
+    horizon: Horizon = None
+    lead: Leads = None
+    smooth: Smooth = False
+    lag: Lag = None
 
 
 @dataclass(frozen=True)
@@ -215,6 +225,16 @@ class AlarmOptions:
             rate, zone, self.rules, "--rate", quiet=self.quiet, direction=self.direction,
             min_deviation=self.min_deviation, mute=self.mute or [],
         )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class OptionalAlarm:
+    """Options for the alarms of `rfa filter`, which only raises alarms at a given rate."""
+
+    rate: AlarmRate = None
+    quiet: Quiet = 0
+    rules: Rules = None
+    mute: Mute = None
 
 
 @dataclass(frozen=True)

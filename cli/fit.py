@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,10 +12,10 @@ import typer
 
 from rfa.cli.console import print_result
 from rfa.cli.filter_options import Sources
-from rfa.cli.options import JsonFlag, reads_files
+from rfa.cli.options import FileOptions, JsonFlag, reads_files
 
 if TYPE_CHECKING:
-    from rfa.data import Key, ReadOptions, Series
+    from rfa.data import Key, Series
     from rfa.fitting.fit import Models
 
 # Maximum number of models, failed series and notes that are printed.
@@ -34,17 +35,23 @@ ConfigFile = Annotated[
 ]
 
 
+@dataclass(frozen=True)
+class FitOptions:
+    """Options of the fit."""
+
+    country: Country = None
+    holiday: Holidays = None
+    config: ConfigFile = None
+
+
 @reads_files
 def fit(
     data: Sources,
     *,
     out: Out,
-    country: Country = None,
-    holiday: Holidays = None,
-    config: ConfigFile = None,
+    options: FitOptions,
     as_json: JsonFlag = False,
-    reading: ReadOptions,
-    source: dict[str, str | None],
+    files: FileOptions,
 ) -> None:
     """Fit a model with level, trend, seasons and a calendar to each column of each series. This does not need torch.
 
@@ -55,11 +62,11 @@ def fit(
     from rfa.cli.filter_output import DOCUMENT, check_output
 
     check_output("--out", out, (DOCUMENT,), data)
-    series, failed = _read(data, reading, source)
+    series, failed = _read(data, files)
     notes = dict.fromkeys(note for one in series.values() for note in one.notes)
     for note in list(notes)[:SHOWN]:
         typer.echo(note, err=True)
-    models = _fit(series, out, config, zone=reading.zone, country=country, holidays=holiday or [])
+    models = _fit(series, out, options, files.zone)
     failed |= models.failed
     for name, reason in list(failed.items())[:SHOWN]:
         typer.echo(f"failed: {name}: {reason}", err=True)
@@ -72,22 +79,19 @@ def fit(
         raise typer.Exit(1)
 
 
-def _read(
-    files: list[str], reading: ReadOptions, source: dict[str, str | None]
-) -> tuple[dict[Key, Series], dict[str, str]]:
+def _read(names: list[str], files: FileOptions) -> tuple[dict[Key, Series], dict[str, str]]:
     """Read the series of all files. Return the series, and the error messages of series that cannot be read."""
-    from rfa.data import key_name, load_table, read_all
+    from rfa.data import key_name, read_all
     from rfa.data.series import with_file
     from rfa.data.source import display_names
 
     found: dict[Key, Series] = {}
     failed: dict[str, str] = {}
-    for file, name in zip(files, display_names(files), strict=True):
-        prefix = (name,) if len(files) > 1 else ()
+    for file, name in zip(names, display_names(names), strict=True):
+        prefix = (name,) if len(names) > 1 else ()
         refused: dict[Key, str] = {}
         try:
-            table = load_table(file, **source)
-            series = read_all(table, reading, partial(_note_failure, refused)).series
+            series = read_all(files.load(file), files.reading, partial(_note_failure, refused)).series
         except ValueError as error:
             if not prefix:
                 raise
@@ -103,21 +107,13 @@ def _note_failure(failed: dict[Key, str], key: Key, error: ValueError) -> None:
     failed[key] = str(error)
 
 
-def _fit(
-    series: dict[Key, Series], out: Path, config: Path | None, *, zone: str, country: str | None, holidays: list[str]
-) -> Models:
+def _fit(series: dict[Key, Series], out: Path, options: FitOptions, zone: str) -> Models:
     """Fit the models while showing a progress bar."""
-    from tqdm import tqdm
-
-    from rfa.fitting.column_models import SHARES, StructuralConfig
+    from rfa.fitting.column_models import StructuralConfig
     from rfa.fitting.fit import fit_to
+    from rfa.library.fitting import show_progress
 
-    parsed = StructuralConfig.from_dict({} if config is None else json.loads(config.read_text(encoding="utf-8")))
-    count = sum(len(one.names) for one in series.values())
-    with tqdm(total=count, disable=None, bar_format=SHARES) as bar:
-
-        def advance(line: str, share: float) -> None:
-            bar.set_postfix_str(line, refresh=False)
-            bar.update(share)
-
-        return fit_to(out, series, zone=zone, country=country, holidays=holidays, config=parsed, report=advance)
+    path, holidays = options.config, options.holiday or []
+    config = StructuralConfig.from_dict({} if path is None else json.loads(path.read_text(encoding="utf-8")))
+    with show_progress(series) as report:
+        return fit_to(out, series, zone=zone, country=options.country, holidays=holidays, config=config, report=report)

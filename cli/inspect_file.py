@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rfa.cli.console import print_table
 from rfa.cli.filter_options import Sources
-from rfa.cli.options import JsonFlag, reads_files
+from rfa.cli.options import FileOptions, JsonFlag, reads_files
 
 if TYPE_CHECKING:
     from rfa.data import Frame, ReadOptions, Series
@@ -22,19 +22,17 @@ SEARCHED = 20_000
 
 
 @reads_files
-def inspect_files(
-    data: Sources, *, as_json: JsonFlag = False, reading: ReadOptions, source: dict[str, str | None]
-) -> None:
+def inspect_files(data: Sources, *, as_json: JsonFlag = False, files: FileOptions) -> None:
     """Show how files are read: time column, time step, gaps, columns, missing values, seasons, and notes on automatic
     decisions."""
     if len(data) == 1:
-        document = _inspect(data[0], reading, source)
+        document = _inspect(data[0], files)
         print_table(document, _lines(document), as_json)
         return
     documents: dict[str, dict[str, Any]] = {}
     for file in data:
         try:
-            documents[file] = _inspect(file, reading, source)
+            documents[file] = _inspect(file, files)
         except ValueError as error:
             documents[file] = {"error": str(error)}
     print_table({"files": documents}, _lines_of_files(documents), as_json)
@@ -42,15 +40,15 @@ def inspect_files(
         raise ValueError(f"none of the {len(documents)} files could be read")
 
 
-def _inspect(file: str, reading: ReadOptions, source: dict[str, str | None]) -> dict[str, Any]:
-    from rfa.data import key_name, load_table, read_all
+def _inspect(file: str, files: FileOptions) -> dict[str, Any]:
+    from rfa.data import key_name, read_all
     from rfa.data.sampling import sample_table
 
     failed: dict[str, str] = {}
     sample = sample_table(file)
-    table = load_table(file, **source) if sample is None else sample.table
-    frame = read_all(table, reading, lambda key, error: failed.update({key_name(key): str(error)}))
-    return describe(frame, reading, failed, sample)
+    table = files.load(file) if sample is None else sample.table
+    frame = read_all(table, files.reading, lambda key, error: failed.update({key_name(key): str(error)}))
+    return describe(frame, files.reading, failed, sample)
 
 
 def describe(

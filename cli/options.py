@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
+
+if TYPE_CHECKING:
+    from rfa.data import ReadOptions
+    from rfa.data.table import Table
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print the results as one JSON document on the last line.")]
 BundleName = Annotated[str, typer.Argument(help="Bundle directory, or name of a default bundle.", metavar="BUNDLE")]
@@ -26,6 +30,35 @@ TestFolder = Annotated[
     Path, typer.Option(help="Directory with test.txt, or with a subdirectory test of .txt files.", metavar="DIR")
 ]
 Device = Annotated[str, typer.Option(help="Device to use: auto, cpu or cuda.")]
+
+
+@dataclass(frozen=True)
+class FileOptions:
+    """Options for reading the files of a command.
+
+    Attributes:
+        reading: Options of `rfa.data.read_frame`.
+        source: Options of `rfa.data.load_table`.
+    """
+
+    reading: ReadOptions
+    source: dict[str, str | None]
+
+    @property
+    def zone(self) -> str:
+        """Time zone of the times and of maintenance windows."""
+        return self.reading.zone
+
+    def load(self, file: str) -> Table:
+        """Load a file as a table.
+
+        Raises:
+            ValueError: If the file cannot be read.
+        """
+        from rfa.data import load_table
+
+        return load_table(file, **self.source)
+
 
 # Type, default and `typer.Option` of options by name.
 OptionTable = Mapping[str, tuple[Any, Any, Any]]
@@ -111,8 +144,7 @@ def add_options(
     """
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        # rfa.data loads numpy, which `rfa --help` does not need.
-        hints = get_type_hints(command, localns={"ReadOptions": Any}, include_extras=True)
+        hints = get_type_hints(command, include_extras=True)
         groups: dict[str, Any] = {
             name: kind for name, kind in hints.items() if is_dataclass(kind) and name not in receivers
         }
@@ -146,8 +178,7 @@ def _option(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 def reads_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator that adds the options in READING to a command. The command receives them as `reading`, a `ReadOptions`,
-    and as `source`, the options of `rfa.data.load_table`."""
+    """Decorator that adds the options in READING to a command. The command receives them as `files`."""
 
     def convert(options: dict[str, Any]) -> dict[str, Any]:
         from rfa.data import ReadOptions
@@ -155,6 +186,6 @@ def reads_files(command: Callable[..., None]) -> Callable[..., None]:
         source = {name: options.pop(name) for name in ("sheet", "query")}
         options |= {name: options[name] or [] for name in ("by", "missing", "known")}
         options["columns"] = options.pop("column") or []
-        return {"reading": ReadOptions(**options), "source": source}
+        return {"files": FileOptions(ReadOptions(**options), source)}
 
-    return add_options(READING, ("reading", "source"), convert)(command)
+    return add_options(READING, ("files",), convert)(command)

@@ -17,7 +17,8 @@ from pyarrow import parquet
 
 from rfa.cli import plot
 from rfa.cli.digits import round_estimates, round_score
-from rfa.cli.filter_run import Task, load_filter
+from rfa.cli.filter_models import load_filter
+from rfa.cli.filter_run import Task
 from rfa.cli.plot import MAX_PANELS, axis_label, gaps, largest_deviations, y_limits
 from rfa.data import load_series
 from rfa.runtime.uncertainty.alarms import NEVER
