@@ -111,11 +111,15 @@ def read_values(
         raise ValueError("; ".join(["the file has no value column", *found.notes[-1:], *reasons]))
     if not is_chosen:
         _leave_out(found, "constant", is_constant)
-        is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # columns of vmstat
-        _leave_out(
-            found, "identifiers", lambda name, values: not (is_idle and name == "id") and is_identifier(name, values)
-        )
+        _leave_out_identifiers(found, table)
     return found
+
+
+def _leave_out_identifiers(found: ValueColumns, table: Table) -> None:
+    is_idle = {"us", "sy", "wa", "id"} <= set(table.columns)  # columns of vmstat
+    _leave_out(
+        found, "identifiers", lambda name, values: not (is_idle and name == "id") and is_identifier(name, values)
+    )
 
 
 def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -> None:
@@ -259,18 +263,18 @@ def leave_out_counters(
         is_inside = ~np.isin(np.arange(1, len(order)), ends)
         _leave_out(found, "constant in each series", lambda _, values: is_label(values[order], is_inside))
     if is_dated:
-        # Some rows are tested first, because they are sufficient to reject most columns.
-        rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
-        _leave_out(
-            found,
-            "of the calendar",
-            lambda _, values: is_calendar(values[rows], times[rows]) and is_calendar(values, times),
-        )
-        _leave_out(
-            found,
-            "times",
-            lambda _, values: are_times(values[rows], times[rows]) and are_times(values, times),
-        )
+        _leave_out_dates(found, times)
+
+
+def _leave_out_dates(found: ValueColumns, times: np.ndarray) -> None:
+    # Some rows are tested first, because they are sufficient to reject most columns.
+    rows = np.unique(np.linspace(0, len(times) - 1, SAMPLED).astype(np.int64))
+
+    def passes(test: Callable[[np.ndarray, np.ndarray], bool]) -> Callable[[str, np.ndarray], bool]:
+        return lambda _, values: test(values[rows], times[rows]) and test(values, times)
+
+    _leave_out(found, "of the calendar", passes(is_calendar))
+    _leave_out(found, "times", passes(are_times))
 
 
 def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -48,26 +48,27 @@ def influx(document: Any) -> Rows | None:
 
 def graphite(document: Any) -> Rows | None:
     """Convert a reply of Graphite's render API or of Grafana's simple JSON, in which the value is before its time."""
-    if not _are_objects(document) or not all("datapoints" in series for series in document):
-        return None
-    rows = Rows()
-    for series in document:
-        pairs = series["datapoints"]
-        labels = {"target": series.get("target", ""), **_labels(series.get("tags"))}
-        rows.add(labels, time=[pair[1] for pair in pairs], value=[pair[0] for pair in pairs])
-    return rows
+    return _tagged(document, "target", "datapoints", lambda pairs: [(pair[1], pair[0]) for pair in pairs])
 
 
 def opentsdb(document: Any) -> Rows | None:
     """Convert a reply of OpenTSDB to a query."""
-    if not _are_objects(document) or not all("dps" in series for series in document):
+
+    def points(found: Any) -> list[tuple[int, Any]]:
+        return [(int(pair[0]), pair[1]) for pair in (found.items() if isinstance(found, Mapping) else found)]
+
+    return _tagged(document, "metric", "dps", points)
+
+
+def _tagged(document: Any, label: str, field: str, points: Callable[[Any], list[tuple[Any, Any]]]) -> Rows | None:
+    """Convert a list of series, each with a label, tags, and times with values in `field`."""
+    if not _are_objects(document) or not all(field in series for series in document):
         return None
     rows = Rows()
     for series in document:
-        points = series["dps"]
-        pairs = list(points.items()) if isinstance(points, Mapping) else points
-        labels = {"metric": series.get("metric", ""), **_labels(series.get("tags"))}
-        rows.add(labels, time=[int(pair[0]) for pair in pairs], value=[pair[1] for pair in pairs])
+        pairs = points(series[field])
+        labels = {label: series.get(label, ""), **_labels(series.get("tags"))}
+        rows.add(labels, time=[time for time, _ in pairs], value=[value for _, value in pairs])
     return rows
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Final
 
+from rfa.data.first_lines import begins_with, check_size
 from rfa.data.json_values import Rows
 from rfa.data.table import unique_names
 
@@ -32,12 +33,10 @@ PROXY_NAMES: Final = (
     "time", "frontend", "server", "request (ms)", "queue (ms)", "connect (ms)", "response (ms)", "total (ms)", "status",
     "bytes",
 )  # fmt: skip
-PREVIEW: Final = 20
 SEARCHED: Final = 4096
 # Minimum share of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
 FEWEST_CELLS: Final = 2
-MOST_CHARACTERS: Final = 2**28
 
 
 def read_labelled(text: str) -> Rows | None:
@@ -46,11 +45,9 @@ def read_labelled(text: str) -> Rows | None:
     Raises:
         ValueError: If the file is too large.
     """
-    first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
-    if not first or sum(map(_is_labelled, first)) < LABELLED_SHARE * len(first):
+    if not begins_with(text, _is_labelled, LABELLED_SHARE):
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("a file of labelled lines may have at most 256 MiB; split it, or save it as CSV")
+    check_size(text, "a file of labelled lines may have at most 256 MiB; split it, or save it as CSV")
     rows: list[dict[str, str]] = []
     lines = [line for line in text.splitlines() if line.strip()]
     labelled = [line for line in lines if _is_labelled(line)]
@@ -79,8 +76,7 @@ def read_fields(text: str) -> Rows | None:
     named = FIELDS.search(text, 0, SEARCHED) if text.startswith("#") else None
     if named is None:
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("a log may have at most 256 MiB; split the file, or save it as CSV")
+    check_size(text, "a log may have at most 256 MiB; split the file, or save it as CSV")
     names = unique_names(named[1].split())
     separator = "\t" if "\t" in named[1].strip() else None
     lines = (line.split(separator) for line in text.splitlines() if line and line[0] != "#")
@@ -112,11 +108,9 @@ def read_proxy_log(text: str) -> Rows | None:
 
 
 def _read_requests(text: str, line: re.Pattern[str], names: Sequence[str], note: str) -> Rows | None:
-    first = [each for each in text[:100_000].splitlines()[:PREVIEW] if each.strip()]
-    if not first or sum(line.match(each) is not None for each in first) < LABELLED_SHARE * len(first):
+    if not begins_with(text, lambda each: line.match(each) is not None, LABELLED_SHARE):
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("an access log may have at most 256 MiB; split the file, or save it as CSV")
+    check_size(text, "an access log may have at most 256 MiB; split the file, or save it as CSV")
     rows = [cells.groups() for each in text.splitlines() if (cells := line.match(each)) is not None]
     columns = {name: [None if row[k] == "-1" else row[k] for row in rows] for k, name in enumerate(names)}
     found = Rows(note=note)
@@ -133,8 +127,7 @@ def read_records(text: str) -> Rows | None:
     """
     if RECORD.match(text) is None:
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("records with one line per cell may have at most 256 MiB; split the file, or save it as CSV")
+    check_size(text, "records with one line per cell may have at most 256 MiB; split the file, or save it as CSV")
     rows: list[dict[str, str]] = []
     for record in RECORD.split(text)[1:]:
         cells = (RECORD_CELL.fullmatch(line) for line in record.splitlines())

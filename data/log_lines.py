@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from rfa.data.first_lines import begins_with, check_size
 from rfa.data.json_values import Rows
 from rfa.data.log_templates import Templates
 
@@ -23,9 +24,7 @@ _FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "short": "%y%m%d %H%M%S", "web
 # What distinguishes a log from a table: a level, or the end of the name of a program. The whole name would take time
 # that grows with the square of the line's length.
 _LEVEL: Final = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)\b|\S: ", re.I)
-PREVIEW: Final = 20
 LOG_SHARE: Final = 0.8
-MOST_CHARACTERS: Final = 2**28
 # Maximum number of columns for the most frequent templates. The other lines are counted in one column.
 MOST_COLUMNS: Final = 50
 OTHERS: Final = "other lines"
@@ -43,11 +42,9 @@ def read_log(text: str) -> Rows | None:
     Raises:
         ValueError: If the file is too large.
     """
-    first = [line for line in text[:100_000].splitlines()[:PREVIEW] if line.strip()]
-    if not first or sum(map(is_log_line, first)) < LOG_SHARE * len(first):
+    if not begins_with(text, is_log_line, LOG_SHARE):
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("a log may have at most 256 MiB; split the file")
+    check_size(text, "a log may have at most 256 MiB; split the file")
     times, numbers, templates = _parsed(text)
     step = _step(times)
     rows = ((times - times.min()) // step).astype(int)

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rfa.data.first_lines import check_size
 from rfa.data.json_values import Rows
 from rfa.data.log_lines import stamp_of
 from rfa.data.number_lines import NUMBER, UNIT, UNITS
@@ -18,7 +19,6 @@ OF_DAY: Final = re.compile(r"\s*\[?(\d\d:\d\d:\d\d(?:\.\d+)?)\]?")
 FRAME: Final = re.compile(
     r"\((\d{9,10}\.\d+)\) +(\S+) +([0-9A-F]{3,8})(?:#((?:[0-9A-F]{2})*)| +\[\d+\] +((?:[0-9A-F]{2} ?)*))(?: [RT])?"
 )
-MOST_CHARACTERS: Final = 2**28
 PREVIEW, FEWEST_LINES, SHARE = 20, 8, 0.5
 TIME: Final = "time"
 
@@ -93,5 +93,4 @@ def read_frames(text: str) -> Rows | None:
 
 
 def _check_size(text: str) -> None:
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("a log may have at most 256 MiB; split the file, or save it as CSV")
+    check_size(text, "a log may have at most 256 MiB; split the file, or save it as CSV")

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from rfa.data.first_lines import check_size
 from rfa.data.json_values import Rows
 from rfa.data.log_lines import is_log_line, stamp_of
 from rfa.data.table import unique_names
@@ -36,7 +37,6 @@ FEWEST_WORDS: Final = 3
 # A time of day before the text.
 OF_DAY: Final = re.compile(r"\s*(\d\d:\d\d:\d\d)\s")
 PREVIEW: Final = 20
-MOST_CHARACTERS: Final = 2**28
 
 
 def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
@@ -53,8 +53,7 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     first = [line for line in text[:100_000].splitlines()[: PREVIEW + 1] if line.strip()][1:]
     if len(first) < FEWEST_LINES - 1 or not _form(first):
         return None
-    if len(text) > MOST_CHARACTERS:
-        raise ValueError("a file of lines with numbers may have at most 256 MiB; split it, or save it as CSV")
+    check_size(text, "a file of lines with numbers may have at most 256 MiB; split it, or save it as CSV")
     lines = [line for line in text.splitlines() if line.strip()]
     form = _form(lines)
     if form is None or not NUMBER.sub("", form[0]):
