@@ -40,7 +40,7 @@ class Metrics:
         self.watch("process_resident_memory_bytes", "Resident memory of this process.", resident_memory_bytes)
 
     def _add_requests(self) -> None:
-        counter, histogram = self._counter, self._histogram
+        counter, model_counter, histogram = self._counter, self._model_counter, self._histogram
         self.http_requests = counter(
             "http_requests", "Requests and WebSockets that have ended.", "route", "method", "status"
         )
@@ -48,8 +48,8 @@ class Metrics:
             "admission_rejections", "Requests rejected before any work on them started.", "reason"
         )
         self.quota_refusals = counter("quota_refusals", "Requests and streams rejected by a quota.", "quota")
-        self.corrupted_requests = counter(
-            "corrupted_requests", "Requests in which an output of the model was not finite.", "model_name"
+        self.corrupted_requests = model_counter(
+            "corrupted_requests", "Requests in which an output of the model was not finite."
         )
         self.e2e_request_latency = histogram(
             "e2e_request_latency_seconds", "Time from the arrival of a request to its completion."
@@ -73,16 +73,16 @@ class Metrics:
         )
 
     def _add_texts(self) -> None:
-        counter, histogram = self._counter, self._histogram
-        self.request_success = counter("request_success", "Completed continuations.", "model_name", "finished_reason")
-        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens of completed requests.", "model_name")
-        self.prefix_cache_queries = counter(
-            "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache.", "model_name"
+        model_counter, histogram = self._model_counter, self._histogram
+        self.request_success = model_counter("request_success", "Completed continuations.", "finished_reason")
+        self.prompt_tokens = model_counter("prompt_tokens", "Prompt tokens of completed requests.")
+        self.prefix_cache_queries = model_counter(
+            "prefix_cache_queries", "Prompt tokens that were looked up in the prefix cache."
         )
-        self.prefix_cache_hits = counter(
-            "prefix_cache_hits", "Prompt tokens that were found in the prefix cache.", "model_name"
+        self.prefix_cache_hits = model_counter(
+            "prefix_cache_hits", "Prompt tokens that were found in the prefix cache."
         )
-        self.generation_tokens = counter("generation_tokens", "Generated tokens.", "model_name")
+        self.generation_tokens = model_counter("generation_tokens", "Generated tokens.")
         self.time_to_first_token = histogram(
             "time_to_first_token_seconds", "Time from the arrival of a request to its first token."
         )
@@ -94,95 +94,81 @@ class Metrics:
         )
         self.request_decode_time = histogram("request_decode_time_seconds", "Time to generate the tokens of a request.")
         self.iteration_rows = histogram(
-            "iteration_rows",
-            "Number of sequences in a decoding step.",
-            buckets=(1, 2, 4, 8, 16, 32, 64, 128),
+            "iteration_rows", "Number of sequences in a decoding step.", buckets=(1, 2, 4, 8, 16, 32, 64, 128)
         )
-        labels = "model_name", "decode"
-        self.drift_tokens = counter(
+        self.drift_tokens = model_counter(
             "decoder_drift_tokens",
             "Generated tokens that were decoded again to compare the attention and recurrent modes.",
-            *labels,
+            "decode",
         )
-        self.drift_nats = counter(
-            "decoder_drift_nats", "Sum of the KL divergences in nats between the modes at the compared tokens.", *labels
+        self.drift_nats = model_counter(
+            "decoder_drift_nats",
+            "Sum of the KL divergences in nats between the modes at the compared tokens.",
+            "decode",
         )
-        self.drift_agreed = counter(
+        self.drift_agreed = model_counter(
             "decoder_drift_agreed_tokens",
             "Compared tokens whose most probable token is the same in both modes.",
-            *labels,
+            "decode",
         )
 
     def _add_filters(self) -> None:
-        counter = self._counter
+        model_counter = self._model_counter
         self.filter_step = self._histogram("filter_step_seconds", "Time to filter one observation.")
-        self.filter_observations = counter("filter_observations", "Filtered observations.", "model_name")
-        self.filter_scored = counter(
-            "filter_scored_observations", "Observations for which an anomaly score was computed.", "model_name"
+        self.filter_observations = model_counter("filter_observations", "Filtered observations.")
+        self.filter_scored = model_counter(
+            "filter_scored_observations", "Observations for which an anomaly score was computed."
         )
-        self.filter_inside = counter(
+        self.filter_inside = model_counter(
             "filter_inside_observations",
             "Scored observations with an anomaly score of at most `level`. With a calibrated filter, their share of "
             "all scored observations is `level`.",
-            "model_name",
             "level",
         )
-        self.filter_series = counter(
-            "filter_series",
-            "Series in requests with several series, by outcome.",
-            "model_name",
-            "outcome",
+        self.filter_series = model_counter(
+            "filter_series", "Series in requests with several series, by outcome.", "outcome"
         )
-        self.filter_alarm_observations = counter(
-            "filter_alarm_observations", "Observations in requests with an alarm rate.", "model_name"
+        self.filter_alarm_observations = model_counter(
+            "filter_alarm_observations", "Observations in requests with an alarm rate."
         )
-        self.filter_alarms_expected = counter(
-            "filter_alarms_expected", "Number of alarms that would be expected from the requested rates.", "model_name"
+        self.filter_alarms_expected = model_counter(
+            "filter_alarms_expected", "Number of alarms that would be expected from the requested rates."
         )
-        self.filter_alarms = counter("filter_alarms", "Observations that raised an alarm.", "model_name")
-        self.filter_warnings = counter(
-            "filter_warnings", "Replies and streams with the warning `code`.", "model_name", "code"
-        )
+        self.filter_alarms = model_counter("filter_alarms", "Observations that raised an alarm.")
+        self.filter_warnings = model_counter("filter_warnings", "Replies and streams with the warning `code`.", "code")
 
     def _add_forecasts(self) -> None:
-        counter = self._counter
-        self.filter_forecast_observations = counter(
-            "filter_forecast_observations",
-            "Observations that were compared with their one-step forecast.",
-            "model_name",
+        model_counter = self._model_counter
+        self.filter_forecast_observations = model_counter(
+            "filter_forecast_observations", "Observations that were compared with their one-step forecast."
         )
-        self.filter_weighted_nis = counter(
+        self.filter_weighted_nis = model_counter(
             "filter_weighted_nis",
             "Sum of weight × nis / components over the compared observations. With a calibrated filter, the mean is "
             "about 1.",
-            "model_name",
         )
-        self.filter_forecast_scored = counter(
+        self.filter_forecast_scored = model_counter(
             "filter_forecast_scored_components",
             "Components of observations that were compared with their one-step forecast.",
-            "model_name",
         )
-        self.filter_forecast_inside = counter(
+        self.filter_forecast_inside = model_counter(
             "filter_forecast_inside_components",
             "Components of observations inside their one-step interval. With a calibrated filter, their share of all "
             "compared components is `level`.",
-            "model_name",
             "level",
         )
-        self.filter_outliers = counter(
-            "filter_outlier_observations", "Observations whose nis has a tail probability below 0.001.", "model_name"
+        self.filter_outliers = model_counter(
+            "filter_outlier_observations", "Observations whose nis has a tail probability below 0.001."
         )
-        self.filter_pit = counter(
+        self.filter_pit = model_counter(
             "filter_forecast_pit_components",
             "Components of observations by their quantile in the forecast distribution. `bin` is the upper edge of one "
             "of ten bins. With a calibrated filter, all bins have equal counts.",
-            "model_name",
             "bin",
         )
-        self.filter_nis = counter(
+        self.filter_nis = model_counter(
             "filter_forecast_nis_observations",
             "Observations by weight × nis / components. `bin` is the upper edge of one of eight bins.",
-            "model_name",
             "bin",
         )
 
@@ -216,6 +202,9 @@ class Metrics:
     def _counter(self, name: str, description: str, *labels: str) -> Counter:
         return Counter(f"rfa_{name}", description, labels, registry=self.registry)
 
+    def _model_counter(self, name: str, description: str, *labels: str) -> Counter:
+        return self._counter(name, description, "model_name", *labels)
+
     def _gauge(self, name: str, description: str, *labels: str) -> Gauge:
         return Gauge(f"rfa_{name}", description, labels, registry=self.registry)
 
@@ -231,9 +220,7 @@ class _Reloads(Collector):
 
     def collect(self) -> Iterator[Metric]:
         total = CounterMetricFamily(
-            "rfa_reloads",
-            "Reloads of the bundles. All processes report the same value.",
-            labels=["outcome"],
+            "rfa_reloads", "Reloads of the bundles. All processes report the same value.", labels=["outcome"]
         )
         last = GaugeMetricFamily(
             "rfa_last_reload_timestamp_seconds",
