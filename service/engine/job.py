@@ -6,11 +6,11 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rfa.service.errors import NAMED, ServiceError, as_service_error
+from rfa.service.inbox import Inbox
 
 if TYPE_CHECKING:
     from rfa.service.engine.scheduler import Scheduler
@@ -66,8 +66,7 @@ class Job:
         self._outbox: list[Any] = []
         self._emitted = 0
         self._start_tag = 0  # start tag for fair queueing, in rows
-        self._inbox: deque[Any] = deque()
-        self._arrival = asyncio.Event()
+        self._inbox: Inbox[Any] = Inbox()
         self._loop = asyncio.get_running_loop()
         self._scheduler: Scheduler | None = None
 
@@ -165,9 +164,8 @@ class Job:
         """
         try:
             while True:
-                while not self._inbox:
-                    self._arrival.clear()
-                    await self._arrival.wait()
+                if not self._inbox:
+                    await self._inbox.wait()
                 if isinstance(self._inbox[0], ServiceError):
                     raise self._inbox.popleft()  # no variable, to avoid a reference cycle of frame and error
                 event = self._inbox.popleft()
@@ -194,8 +192,7 @@ class Job:
 
     def deliver(self, events: list[Any]) -> None:
         """Add events to the queue of the reader."""
-        self._inbox.extend(events)
-        self._arrival.set()
+        self._inbox.put(events)
 
 
 class _Finished:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from http import HTTPStatus
@@ -27,6 +26,7 @@ from rfa.service.http.connection import Connection, ConnectionManager
 from rfa.service.http.error_response import error_response
 from rfa.service.http.plain_frame import frame_size, lone_text, text_frame
 from rfa.service.http.request_response import PHRASES
+from rfa.service.inbox import Inbox
 
 logger = logging.getLogger("rfa.server")
 
@@ -71,8 +71,7 @@ class WebSocketConnection(Connection):
         self._response_body = bytearray()
         self._is_open = False
         self._is_ended = False
-        self._inbox: deque[Message] = deque([{"type": "websocket.connect"}])
-        self._changed = asyncio.Event()
+        self._inbox: Inbox[Message] = Inbox([{"type": "websocket.connect"}])
         self._message = bytearray()
         self._partial_bytes = 0
         self._surplus_bytes = 0  # bytes passed to the parser beyond complete frames
@@ -82,7 +81,6 @@ class WebSocketConnection(Connection):
         self._received_at = self._loop.time()
         self._is_pinged = False
         self._listener: Take | None = None
-        self._is_awaited = False  # whether the application waits for a message
         self._closing: asyncio.TimerHandle | None = None
 
     # Opening and closing.
@@ -153,7 +151,7 @@ class WebSocketConnection(Connection):
 
     def _can_pass_directly(self) -> bool:
         """Return whether the next bytes are the start of a message and the application is waiting for it."""
-        is_waiting = self._is_awaited and not (self._unread or self._surplus_bytes or self._is_within_message)
+        is_waiting = self._inbox.is_awaited and not (self._unread or self._surplus_bytes or self._is_within_message)
         return is_waiting and self._is_open_both_ways()
 
     def _is_open_both_ways(self) -> bool:
@@ -264,22 +262,15 @@ class WebSocketConnection(Connection):
                 self.transport.close()
 
     async def _receive(self) -> Message:
-        while not self._inbox:
-            self._changed.clear()
-            self._is_awaited = True
-            try:
-                await self._changed.wait()
-            finally:
-                self._is_awaited = False
+        if not self._inbox:
+            await self._inbox.wait()
         message = self._inbox.popleft()
         if not self._inbox:
             self._update_reading()
         return message
 
     def _append(self, message: Message) -> None:
-        self._inbox.append(message)
-        self._is_awaited = False
-        self._changed.set()
+        self._inbox.put([message])
 
     def _deliver_end(self, code: int, reason: str) -> None:
         if not self._is_ended:
@@ -365,7 +356,9 @@ class WebSocketConnection(Connection):
             self._frames.send_close(code, reason)
             self._flush()
         self._deliver_end(code, reason)
-        self._inbox = deque(message for message in self._inbox if message["type"] == "websocket.disconnect")
+        ends = [message for message in self._inbox if message["type"] == "websocket.disconnect"]
+        self._inbox.clear()
+        self._inbox.extend(ends)
         self._update_reading()
 
     def _fail(self, code: int, reason: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -70,24 +71,24 @@ class RecurrentJob(Job):
         return self._rows
 
     @property
+    @abstractmethod
     def is_streamed(self) -> bool:
         """Whether each step is sent as soon as it is computed."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def has_next(self) -> bool:
         """Whether an observation is waiting."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def next_time(self) -> float | None:
         """Time of the next observation, or None if it has no time yet or is rejected."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def row_index(self) -> int:
         """Position of the next observation in this request or stream."""
-        raise NotImplementedError
 
     def check_next(self) -> bool:
         """Return whether there is a valid observation to filter next. In a stream, invalid observations before it are
@@ -95,9 +96,9 @@ class RecurrentJob(Job):
         return self.has_next
 
     @property
+    @abstractmethod
     def field_name(self) -> str:
         """Name of the request field that contains the next observation."""
-        raise NotImplementedError
 
     def next_row(self) -> Row:
         """Return the observation to filter next. After a late observation, this may be one that must be filtered again.
@@ -107,9 +108,9 @@ class RecurrentJob(Job):
         row = self.window.next_row
         return row._replace(slot=self.ensure_pool_slot(), readout=self.readout, seed=self.seed)
 
+    @abstractmethod
     def observation_row(self) -> Row:
         """Return the next observation of the request or stream."""
-        raise NotImplementedError
 
     def accept(self, stepped: Stepped) -> None:
         """Record the result for the observation that `next_row` returned. Send it, unless the observation was filtered
@@ -136,14 +137,14 @@ class RecurrentJob(Job):
             self.window.accept(None, error, self._snapshot)
             self._answer_late()
 
+    @abstractmethod
     def answer(self, step: FilterStep) -> None:
         """Send the step of the next observation."""
-        raise NotImplementedError
 
+    @abstractmethod
     def refuse(self, error: InvalidInput) -> None:
         """Send an error for the next observation of a stream, and skip it. Too many consecutive errors end the
         stream."""
-        raise NotImplementedError
 
     # Late rows.
 
@@ -212,9 +213,9 @@ class RecurrentJob(Job):
         model, horizon = self.filtering.model, self.readout.horizon
         return summarise(self._sums, model.levels, model.observation_size, horizon, is_fresh=self._is_fresh)
 
+    @abstractmethod
     def finish_if_done(self) -> None:
         """Complete the job if no more observations will arrive."""
-        raise NotImplementedError
 
     def ensure_pool_slot(self) -> PoolSlot:
         """Return the pool slot of this job. The first call reserves it and writes the state into it."""

@@ -113,7 +113,6 @@ class StreamJob(RecurrentJob):
         self._refusal: ServiceError | None = None
         self._steps = 0
         self._listener: Callable[[Sequence[Any]], bool] | None = None
-        self._is_awaited = False  # whether `replies` waits for the inbox
 
     # The following methods run on the event loop.
 
@@ -152,13 +151,8 @@ class StreamJob(RecurrentJob):
             ServiceError: If the job failed, or an error was passed to `close`.
             ClientGone: If the client has disconnected.
         """
-        while not self._inbox:
-            self._arrival.clear()
-            self._is_awaited = True
-            try:
-                await self._arrival.wait()
-            finally:
-                self._is_awaited = False
+        if not self._inbox:
+            await self._inbox.wait()
         ready: list[StreamStep] = []
         while self._inbox and len(ready) < most and isinstance(self._inbox[0], StreamStep):
             ready.append(self._inbox.popleft())
@@ -183,8 +177,7 @@ class StreamJob(RecurrentJob):
             self._scheduler.consumed(self, count)
 
     def deliver(self, events: list[Any]) -> None:
-        if not (self._is_awaited and self._listener is not None and self._listener(events)):
-            self._is_awaited = False
+        if not (self._inbox.is_awaited and self._listener is not None and self._listener(events)):
             super().deliver(events)
 
     def _wake(self) -> None:
