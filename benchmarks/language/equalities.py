@@ -21,7 +21,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import httpx
 
@@ -106,8 +106,7 @@ class Endpoint:
             return await self.complete(prompt, tokens, **options)
 
 
-@dataclass(frozen=True)
-class EqualityCase:
+class EqualityCase(NamedTuple):
     """A prompt and the length of its continuation."""
 
     prompt: str

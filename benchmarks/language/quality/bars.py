@@ -40,8 +40,7 @@ class Claim:
     factor: int
     limit: float = 1.0
 
-    @property
-    def name(self) -> str:
+    def __str__(self) -> str:
         bound = "<" if self.limit == 1 else f"≤ {self.limit:g} ·"
         return f"{self.lower} {bound} {self.upper} at {self.factor}×"
 
@@ -135,7 +134,7 @@ def bars(document: Mapping[str, Any]) -> list[dict[str, Any]]:
         }
         decisive = measured["separate"]
         is_met = None if decisive is None else decisive["ratio"] <= claim.limit
-        found.append({"name": claim.name, "limit": claim.limit, "met": is_met, **measured})
+        found.append({"name": str(claim), "limit": claim.limit, "met": is_met, **measured})
     return found
 
 
