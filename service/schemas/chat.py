@@ -14,9 +14,12 @@ from rfa.service.schemas.base import FieldError, Reply, Request, says
 from rfa.service.schemas.chat_template import END_OF_TURN, dialogue
 from rfa.service.schemas.fields import Seed, TokenCount
 from rfa.service.schemas.openai import (
+    ALL_CHOICES,
+    ONE_CHOICE,
     ChoiceSeed,
     ChunkEndedBy,
     ChunkReason,
+    ChunkUsage,
     CompletionRequest,
     CompletionUsage,
     Deadline,
@@ -32,7 +35,7 @@ from rfa.service.schemas.openai import (
     TopP,
     User,
 )
-from rfa.service.schemas.reply_types import Many
+from rfa.service.schemas.reply_types import Many, NextText
 from rfa.service.schemas.sampling import NEUTRAL, SamplingFields
 from rfa.service.schemas.text_replies import CONFIDENCE, Logprob
 from rfa.service.schemas.text_requests import DECODE, TextPasses
@@ -174,7 +177,7 @@ class AssistantDelta(Reply):
     """Next part of the generated message."""
 
     role: Annotated[Literal["assistant"] | None, says("role of the author; sent only in the first chunk")]
-    content: Annotated[str, says("next part of the text")]
+    content: NextText
 
 
 Index = Annotated[int, says("index of the choice, counted from 0")]
@@ -216,7 +219,7 @@ class ChatHead(OpenAIHead):
 class ChatCompletion(ChatHead):
     """Reply with all generated messages for a dialogue."""
 
-    choices: Annotated[list[ChatChoice], says("list of all choices, ordered by index")]
+    choices: Annotated[list[ChatChoice], ALL_CHOICES]
     usage: Annotated[CompletionUsage, says("numbers of tokens in the prompt and in the generated messages")]
 
 
@@ -224,7 +227,5 @@ class ChatCompletion(ChatHead):
 class ChatChunk(ChatHead):
     """One chunk of a streamed reply."""
 
-    choices: Annotated[
-        list[ChatChunkChoice], says("list with one choice; empty in the last chunk, which contains the usage")
-    ]
-    usage: Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]
+    choices: Annotated[list[ChatChunkChoice], ONE_CHOICE]
+    usage: ChunkUsage

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -11,6 +11,8 @@ from rfa.service.neutral import OneOf
 
 MAX_ITEMS = 1_000_000
 ModelName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")]
+TEXT_MODEL: Final = "name of the model; null selects the first language model of the server"
+TextModel = Annotated[ModelName | None, Field(description=TEXT_MODEL)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 # Number of tokens in a request.
 TokenCount = Annotated[int, Field(ge=1, le=1_000_000)]

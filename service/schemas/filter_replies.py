@@ -18,7 +18,7 @@ from rfa.runtime.blocks import Blocks
 from rfa.runtime.choices import MergeMethod
 from rfa.service.schemas.alarm_replies import Incidents, OmittedIncidents, RaisedAlarm
 from rfa.service.schemas.base import Reply, says
-from rfa.service.schemas.reply_types import Json, Many, Probability, Rows, State
+from rfa.service.schemas.reply_types import Json, Many, Probability, QueueTime, Rows, State
 
 EndReason = Literal["close", "idle", "drain", "refused"]
 FilterFinishReason = Literal["complete", "deadline", "cancelled", "refused"]
@@ -153,7 +153,7 @@ class SmoothedStep(Reply):
 class FilterTimings(Reply):
     """Durations of the phases of a request in milliseconds."""
 
-    queue_ms: Annotated[float, says("time in the queue in milliseconds")]
+    queue_ms: QueueTime
     compute_ms: Annotated[float, says("time of the processing in milliseconds, including pauses for other requests")]
 
 

@@ -4,15 +4,15 @@ Unknown fields are errors."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
 
 from rfa.runtime.choices import Mode
 from rfa.service.neutral import NullIs, OneOf, Only
 from rfa.service.schemas.base import FieldError, Reply, Request, says
-from rfa.service.schemas.fields import MAX_ITEMS, InitialState, Milliseconds, ReturnState, Seed, TokenCount
-from rfa.service.schemas.reply_types import Many, State
+from rfa.service.schemas.fields import MAX_ITEMS, TEXT_MODEL, InitialState, Milliseconds, ReturnState, Seed, TokenCount
+from rfa.service.schemas.reply_types import Many, NextText, RequestName, ServerName, State, SupportedPasses, TokenTexts
 from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share, TokenId
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID, FinishReason, Latents, Logprob, TextAlone
 from rfa.service.schemas.text_requests import (
@@ -44,7 +44,7 @@ LanguageModelName = Annotated[
     str | None,
     Field(
         max_length=LONGEST_MODEL_NAME,
-        description="name of the model; null selects the first language model of the server",
+        description=TEXT_MODEL,
     ),
 ]
 Temperature = Annotated[
@@ -191,7 +191,7 @@ def is_one_prompt(prompts: Any) -> bool:
 class CompletionLogprobs(Reply):
     """Log probabilities of the tokens of a choice or chunk. All lists have one entry per token."""
 
-    tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
+    tokens: TokenTexts
     token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None],
@@ -255,7 +255,7 @@ class CompletionChunkChoice(Reply):
     """Next part of one continuation."""
 
     index: Index
-    text: Annotated[str, says("next part of the text")]
+    text: NextText
     logprobs: Logprobs
     finish_reason: ChunkReason
     ended_by: ChunkEndedBy
@@ -271,6 +271,11 @@ class CompletionUsage(Reply):
     prompt_tokens: Annotated[int, says("number of tokens in all prompts")]
     completion_tokens: Annotated[int, says("number of generated tokens in all choices")]
     total_tokens: Annotated[int, says("sum of `prompt_tokens` and `completion_tokens`")]
+
+
+ALL_CHOICES: Final = says("list of all choices, ordered by index")
+ONE_CHOICE: Final = says("list with one choice; empty in the last chunk, which contains the usage")
+ChunkUsage = Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]
 
 
 @dataclass
@@ -298,7 +303,7 @@ class CompletionHead(OpenAIHead):
 class Completion(CompletionHead):
     """Reply with all choices for all prompts."""
 
-    choices: Annotated[list[CompletionChoice], says("list of all choices, ordered by index")]
+    choices: Annotated[list[CompletionChoice], ALL_CHOICES]
     usage: Annotated[CompletionUsage, says("numbers of tokens in the prompts and in the generated texts")]
 
 
@@ -306,25 +311,21 @@ class Completion(CompletionHead):
 class CompletionChunk(CompletionHead):
     """One chunk of a streamed reply."""
 
-    choices: Annotated[
-        list[CompletionChunkChoice], says("list with one choice; empty in the last chunk, which contains the usage")
-    ]
-    usage: Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]
+    choices: Annotated[list[CompletionChunkChoice], ONE_CHOICE]
+    usage: ChunkUsage
 
 
 @dataclass
 class ModelCard(Reply):
     """A language model of the server."""
 
-    id: Annotated[str, says("name of the model in requests")]
+    id: RequestName
     object: Annotated[Literal["model"], says("type of the object, which is always `model`")]
     created: Annotated[int, says("always 0, because the time is not known")]
-    owned_by: Annotated[str, says("name of the server software")]
+    owned_by: ServerName
     digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle")]
     modes: Annotated[tuple[Mode, ...], says("supported values of `decode`; the last one is the default")]
-    passes: Annotated[
-        tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
-    ]
+    passes: SupportedPasses
 
 
 @dataclass

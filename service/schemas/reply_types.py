@@ -11,6 +11,7 @@ from pydantic import Field, GetCoreSchemaHandler
 from pydantic_core import CoreSchema
 
 from rfa.runtime.blocks import Blocks
+from rfa.service.schemas.base import says
 
 
 @dataclass(frozen=True)
@@ -38,4 +39,12 @@ State = Annotated[
             "state after the last step: a state token, or `session:NAME@STEP` for a session; null unless requested"
         )
     ),
+]
+QueueTime = Annotated[float, says("time in the queue in milliseconds")]
+TokenTexts = Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
+NextText = Annotated[str, says("next part of the text")]
+ServerName = Annotated[str, says("name of the server software")]
+RequestName = Annotated[str, says("name of the model in requests")]
+SupportedPasses = Annotated[
+    tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
 ]

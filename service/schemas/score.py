@@ -11,10 +11,10 @@ from rfa.runtime.choices import Mode
 from rfa.runtime.uncertainty.alarms import LARGEST_RATE
 from rfa.service.neutral import NullIs
 from rfa.service.schemas.base import Reply, Request, says
-from rfa.service.schemas.fields import InitialState, ModelName, ReturnState
+from rfa.service.schemas.fields import InitialState, ReturnState, TextModel
 from rfa.service.schemas.filter_replies import AlarmChecks
 from rfa.service.schemas.openai import ONE_OF_PROMPTS, Prompts, is_one_prompt
-from rfa.service.schemas.reply_types import Many, State
+from rfa.service.schemas.reply_types import Many, State, TokenTexts
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
 from rfa.service.schemas.text_requests import DECODE, TextPasses, check_state_use
 
@@ -41,9 +41,7 @@ class ScoreRequest(Request):
     inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(
         description="one text or several texts, as strings or lists of token ids"
     )
-    model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the first language model of the server"
-    )
+    model: TextModel = None
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
         default=0, ge=0, le=20, description="number of the most probable tokens to return at each position"
     )
@@ -63,14 +61,18 @@ class ScoreRequest(Request):
         return self
 
 
+TextIndex = Annotated[int, says("index of the text in `inputs`")]
+ScoringModel = Annotated[str, says("name of the model that computed the scores")]
+
+
 @dataclass
 class ScoredTokens(Reply):
     """Scores of some tokens of a text. All lists have one entry per token."""
 
-    index: Annotated[int, says("index of the text in `inputs`")]
+    index: TextIndex
     first: Annotated[int, says("position in the text of the first token of the lists, counted from 0")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    tokens: Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
+    tokens: TokenTexts
     logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
     ranks: Annotated[Many[int | None], says("rank of the token; 1 is the most probable token" + UNSCORED)]
     entropies: Annotated[Many[float | None], says("entropy of the predicted distribution, in nats" + UNSCORED)]
@@ -93,7 +95,7 @@ class ScoredTokens(Reply):
 class ScoreSum(Reply):
     """Results for one whole text."""
 
-    index: Annotated[int, says("index of the text in `inputs`")]
+    index: TextIndex
     log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
     scored_tokens: Annotated[int, says("number of scored tokens")]
     scored_bytes: Annotated[int, says("number of bytes of the scored tokens")]
@@ -112,7 +114,7 @@ class ScoredText(ScoreSum, ScoredTokens):
 class ScoreReply(Reply):
     """Reply with the scores of all texts."""
 
-    model: Annotated[str, says("name of the model that computed the scores")]
+    model: ScoringModel
     scores: Annotated[list[ScoredText], says("scores of each text, in the order of `inputs`")]
 
 
@@ -126,5 +128,5 @@ class ScoreDone(Reply):
     """Last line of a streamed reply."""
 
     done: Annotated[Literal[True], says("always true, which marks the last line of the reply")]
-    model: Annotated[str, says("name of the model that computed the scores")]
+    model: ScoringModel
     scores: Annotated[list[ScoreSum], says("results for each text, in the order of `inputs`")]

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from rfa.runtime import outputs
 from rfa.runtime.choices import Mode
 from rfa.service.schemas.base import Reply, says
-from rfa.service.schemas.reply_types import Json, Many
+from rfa.service.schemas.reply_types import Json, Many, RequestName, ServerName, SupportedPasses
 
 Kind = Literal["lm", "filter", "series"]
 
@@ -62,7 +62,7 @@ class LongSeries(Reply):
 class ModelInfo(Reply):
     """Description of a model."""
 
-    name: Annotated[str, says("name of the model in requests")]
+    name: RequestName
     kind: Annotated[
         Kind,
         says(
@@ -96,16 +96,14 @@ class ModelInfo(Reply):
             "trained on dialogues"
         ),
     ] = None
-    passes: Annotated[
-        tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
-    ] = (1, 1)
+    passes: SupportedPasses = (1, 1)
 
 
 @dataclass
 class Info(Reply):
     """Description of the server, its models and its limits."""
 
-    name: Annotated[str, says("name of the server software")]
+    name: ServerName
     version: Annotated[str, says("version of the server software")]
     bundle_version: Annotated[
         str, says("version of the set of served bundles. All processes have the same version, and a reload changes it")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from rfa.service.schemas.base import Reply, says
-from rfa.service.schemas.reply_types import Many, Probability, Rows, State
+from rfa.service.schemas.reply_types import Many, Probability, QueueTime, Rows, State
 
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 Latents = Annotated[
@@ -64,7 +64,7 @@ class PromptToken(Reply):
 class GenerateTimings(Reply):
     """Durations of the phases of a request in milliseconds, and the speed."""
 
-    queue_ms: Annotated[float, says("time in the queue in milliseconds")]
+    queue_ms: QueueTime
     prefill_ms: Annotated[float, says("time to process the prompt in milliseconds")]
     decode_ms: Annotated[float, says("time to generate the tokens in milliseconds")]
     tokens_per_second: Annotated[float, says("number of generated tokens per second of `decode_ms`")]

@@ -11,7 +11,15 @@ from rfa.runtime.choices import Mode
 from rfa.runtime.state.names import SESSION_PREFIX
 from rfa.service.neutral import NullIs, Only
 from rfa.service.schemas.base import FieldError, Request
-from rfa.service.schemas.fields import SEED, InitialState, Milliseconds, ModelName, ReturnState, Seed, TokenCount
+from rfa.service.schemas.fields import (
+    SEED,
+    InitialState,
+    Milliseconds,
+    ReturnState,
+    Seed,
+    TextModel,
+    TokenCount,
+)
 from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share
 
 MAX_SAMPLES = 16
@@ -136,9 +144,7 @@ class GenerateRequest(Request):
         description="prompt to continue. The maximum number of tokens is `max_prompt_tokens` in the reply of /info; "
         "longer prompts require `parameters.truncate`",
     )
-    model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the first language model of the server"
-    )
+    model: TextModel = None
     parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="options of the generation")
     stream: bool = Field(default=False, description="whether to send each token as a server-sent event")
     state: InitialState = None

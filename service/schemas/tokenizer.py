@@ -35,12 +35,15 @@ class DetokenizeRequest(Request):
     model: LanguageModelName = None
 
 
+PromptLimit = Annotated[int, says("maximum number of tokens in a prompt on this server")]
+
+
 @dataclass
 class TokenizeReply(Reply):
     """Tokens of a text."""
 
     count: Annotated[int, says("number of tokens in the text")]
-    max_model_len: Annotated[int, says("maximum number of tokens in a prompt on this server")]
+    max_model_len: PromptLimit
     tokens: Annotated[Many[int], says(TOKEN_ID)]
     token_strs: Annotated[
         Many[str] | None,
@@ -73,4 +76,4 @@ class TokenizerInfo(Reply):
         str | None,
         says("template that converts a dialogue to a prompt. The models are not trained on dialogues"),
     ]
-    model_max_length: Annotated[int, says("maximum number of tokens in a prompt on this server")]
+    model_max_length: PromptLimit
