@@ -32,49 +32,24 @@ async def fill(store: MemorySessions, count: int, tenant: str = "", payload: byt
         await store.create(address(f"s{number}", tenant), Opened(payload, number))
 
 
-async def test_11_an_untouched_session_expires_and_reads_do_not_keep_it() -> None:
+async def test_11_26_a_session_expires_from_its_last_write_also_among_many() -> None:
+    """A read does not keep it, and a writer that comes too late does not bring it back."""
     clock = Clock(0.0)
-    store = make(clock)
-    await store.create(address("a"), Opened(b"state", 1))
-    clock.now = TTL - 0.001
-    assert await store.read(address("a"), LIMIT) == Opened(b"state", 1)
-    clock.now = TTL
-    with pytest.raises(NotFound):
-        await store.read(address("a"), LIMIT)
-
-
-async def test_11_a_session_is_expired_also_while_many_others_wait_to_be_forgotten() -> None:
-    clock = Clock(0.0)
-    store = make(clock, sessions=1_000)
+    store = make(clock, sessions=1_000)  # all of which one tenant has, where there are no keys
     await fill(store, 1_000)
+    clock.now = 1
+    await store.replace(address("s5"), Opened(b"later", 6), expected=5)
+    clock.now = TTL - 0.001
+    assert await store.read(address("s999"), LIMIT) == Opened(b"state", 999)
     clock.now = TTL
-    with pytest.raises(NotFound):
-        await store.read(address("s999"), LIMIT)
-    with pytest.raises(NotFound):
-        await store.replace(address("s998"), Opened(b"later", 999), expected=998)
-    await store.create(address("s997"), Opened(b"new", 0))
-    assert await store.read(address("s997"), LIMIT) == Opened(b"new", 0)
-
-
-async def test_a_write_puts_the_expiry_off() -> None:
-    clock = Clock(0.0)
-    store = make(clock)
-    await store.create(address("a"), Opened(b"state", 1))
-    clock.now = TTL - 1
-    await store.replace(address("a"), Opened(b"state", 2), expected=1)
-    clock.now = 2 * TTL - 2
-    assert (await store.read(address("a"), LIMIT)).step == 2
-
-
-async def test_26_a_writer_whose_session_expired_does_not_bring_it_back() -> None:
-    clock = Clock(0.0)
-    store = make(clock)
-    await store.create(address("a"), Opened(b"state", 1))
-    clock.now = TTL
-    with pytest.raises(NotFound):
-        await store.replace(address("a"), Opened(b"state", 2), expected=1)
-    with pytest.raises(NotFound):
-        await store.read(address("a"), LIMIT)
+    for attempt in (
+        store.read(address("s999"), LIMIT),
+        store.replace(address("s998"), Opened(b"later", 999), expected=998),
+        store.read(address("s998"), LIMIT),
+    ):
+        with pytest.raises(NotFound):
+            await attempt
+    assert (await store.read(address("s5"), LIMIT)).step == 6
 
 
 async def test_26_the_name_of_an_expired_session_is_free_again() -> None:
@@ -152,12 +127,6 @@ async def test_27_a_create_storm_of_one_tenant_does_not_fill_the_store() -> None
                 held[tenant] += 1
     assert held == {"greedy": 50, "second": 25, "third": 13}
     await store.create(address("first", "a newcomer"), Opened(b"", 0))
-
-
-async def test_a_server_without_keys_uses_the_whole_store() -> None:
-    store = make(Clock(0.0), sessions=100)
-    await fill(store, 100)
-    assert len(store) == 100
 
 
 JUST_DOUBLED = 11_000  # entries at which a table of 2^14 places has become one of 2^15: it is full at two thirds

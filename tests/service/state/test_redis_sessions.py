@@ -17,13 +17,12 @@ import redis
 from rfa.runtime.state.keys import StateKeys
 from rfa.runtime.state.names import Opened, SessionName, StateScope
 from rfa.runtime.state.sealer import Sealer
-from rfa.service.errors import STATUS, Conflict, NotFound, NotReady, Overloaded, ServiceError
+from rfa.service.errors import STATUS, Conflict, NotReady, Overloaded, ServiceError
 from rfa.service.state.redis_sessions import RedisSessions
 from rfa.service.state.sessions import SessionAddress
 from tests.service.state.lossy_relay import LossyRelay
 from tests.service.state.state_support import KEY, OTHER_KEY, SCOPE
 from tests.soak.faults.redis_process import RedisProcess
-from tests.soak.faults.server import free_port
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
@@ -97,25 +96,6 @@ async def test_redis_gone_is_not_ready_and_the_session_is_there_when_it_is_back(
         assert await store.read(HERE, LIMIT) == Opened(b"later", 2)
 
 
-async def test_a_redis_that_lost_its_data_is_no_fresh_state(tmp_path: Path) -> None:
-    with RedisProcess(tmp_path) as forgetful:
-        async with connected(forgetful) as store:
-            await store.create(HERE, Opened(b"state", 1))
-            forgetful.kill()
-            forgetful.start()
-            with pytest.raises(NotFound):
-                await store.read(HERE, LIMIT)
-            with pytest.raises(NotFound):
-                await store.replace(HERE, Opened(b"later", 2), expected=1)
-
-
-async def test_a_redis_that_never_was_is_not_ready() -> None:
-    store = RedisSessions(f"redis://127.0.0.1:{free_port()}", Sealer(StateKeys([KEY]), "rfa"), "rfa", 60)
-    with pytest.raises(NotReady):
-        await store.read(HERE, LIMIT)
-    await store.aclose()
-
-
 async def test_a_frozen_redis_is_given_up_and_used_again_when_it_answers(redis_server: RedisProcess) -> None:
     async with connected(redis_server, timeout_seconds=0.5, connections=4) as store:
         await store.create(HERE, Opened(b"state", 1))
@@ -133,40 +113,11 @@ async def test_a_frozen_redis_is_given_up_and_used_again_when_it_answers(redis_s
         assert await store.read(HERE, LIMIT) == Opened(b"state", 1)
 
 
-async def test_a_write_whose_answer_is_lost_is_whole_or_absent(redis_server: RedisProcess) -> None:
-    """Killed at random moments under a writer: the store holds the last acknowledged step or the one after it."""
-    rng = random.Random(5)
-    async with connected(redis_server) as store:
-        await store.create(HERE, Opened(b"0", 0))
-        for _ in range(4):
-            acknowledged = (await store.read(HERE, LIMIT)).step
-
-            async def write_on(step: int) -> int:
-                while True:
-                    try:
-                        await store.replace(HERE, Opened(str(step + 1).encode(), step + 1), expected=step)
-                    except NotReady:
-                        return step
-                    step += 1
-
-            writer = asyncio.ensure_future(write_on(acknowledged))
-            await asyncio.sleep(rng.uniform(0.01, 0.1))
-            redis_server.kill()
-            acknowledged = await writer
-            redis_server.start()
-            found = await store.read(HERE, LIMIT)
-            assert found.step in (acknowledged, acknowledged + 1)
-            assert found.payload == str(found.step).encode()
-
-
 async def test_31_a_write_without_an_answer_counts_as_done(shared_redis: RedisProcess) -> None:
     async with lossy(shared_redis, b"EXEC") as (direct, through_relay):
         await direct.create(HERE, Opened(b"0", 0))
         await through_relay.replace(HERE, Opened(b"1", 1), expected=0)
         assert await direct.read(HERE, LIMIT) == Opened(b"1", 1)
-
-
-async def test_31_a_session_that_was_created_without_an_answer_is_not_a_conflict(shared_redis: RedisProcess) -> None:
     async with lossy(shared_redis, b"NX") as (direct, through_relay):
         await through_relay.create(HERE, Opened(b"0", 0))
         assert await direct.read(HERE, LIMIT) == Opened(b"0", 0)
@@ -238,11 +189,6 @@ async def test_redis_sees_neither_states_nor_names(shared_redis: RedisProcess) -
             assert plain not in stored
 
 
-def every_bit_flipped(record: bytes) -> Iterator[bytes]:
-    for place in range(len(record)):
-        yield record[:place] + bytes([record[place] ^ 1 << place % 8]) + record[place + 1 :]
-
-
 async def test_1_an_attacker_with_redis_cannot_alter_a_session(
     shared_redis: RedisProcess, store: RedisSessions
 ) -> None:
@@ -250,7 +196,8 @@ async def test_1_an_attacker_with_redis_cannot_alter_a_session(
     with shared_redis.client() as attacker:
         record = attacker.get(key_of(store))
         assert isinstance(record, bytes)
-        forgeries = [b"", b"x", record[:-1], record + b"x", bytes(len(record)), *every_bit_flipped(record)]
+        forgeries = [b"", b"x", record[:-1], record + b"x", bytes(len(record))]
+        forgeries += [record[:k] + bytes([record[k] ^ 1 << k % 8]) + record[k + 1 :] for k in range(len(record))]
         for forged in forgeries:
             attacker.set(key_of(store), forged)
             with pytest.raises(Conflict) as read:
@@ -309,18 +256,6 @@ async def test_5_sessions_survive_a_rotation_and_are_sealed_anew(shared_redis: R
         assert caught.value.code == "session_unreadable"
 
 
-async def test_33_another_worker_that_is_behind_cannot_overwrite(shared_redis: RedisProcess) -> None:
-    audience = f"workers-{next(audiences)}"
-    async with connected(shared_redis, audience) as one, connected(shared_redis, audience) as two:
-        await one.create(HERE, Opened(b"0", 0))
-        behind = await two.read(HERE, LIMIT)
-        await one.replace(HERE, Opened(b"1", 1), expected=0)
-        with pytest.raises(Conflict) as caught:
-            await two.replace(HERE, Opened(b"1 again", 1), expected=behind.step)
-        assert caught.value.code == "session_moved"
-        assert await two.read(HERE, LIMIT) == Opened(b"1", 1)
-
-
 async def test_28_a_full_redis_refuses_new_sessions_and_keeps_the_others(tmp_path: Path) -> None:
     with RedisProcess(tmp_path, "--maxmemory", "8mb", "--maxmemory-policy", "noeviction") as small:
         async with connected(small) as store:
@@ -351,17 +286,6 @@ async def test_24_no_log_line_names_the_store_or_a_session(
     assert "Redis does not respond" in caplog.text
     for secret in ("hidden-password", "somebodys-name", "secret text"):
         assert secret not in caplog.text + caught.value.message
-
-
-@pytest.mark.parametrize("url", ["redis://127.0.0.1:notaport", "http://127.0.0.1", "redis://127.0.0.1:99999999"])
-async def test_a_bad_address_is_refused_at_start_or_not_ready(url: str) -> None:
-    try:
-        store = RedisSessions(url, Sealer(StateKeys([KEY]), "rfa"), "rfa", 60)
-    except ValueError:
-        return
-    with pytest.raises(NotReady):
-        await store.read(HERE, LIMIT)
-    await store.aclose()
 
 
 async def test_the_commands_of_the_documentation_are_enough(redis_server: RedisProcess) -> None:

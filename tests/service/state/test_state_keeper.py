@@ -13,11 +13,9 @@ import pytest
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.state.keys import ephemeral_key
 from rfa.runtime.state.names import Opened, SessionName
-from rfa.service.app import create_app
 from rfa.service.errors import STATUS, InvalidRequest, Overloaded
 from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
-from tests.service.models import fake_models
 from tests.service.state.state_support import SCOPE
 from tests.soak.faults.redis_process import RedisProcess
 from tests.waiting import PATIENCE
@@ -93,11 +91,6 @@ async def test_redis_sessions_of_several_processes_are_common(shared_redis: Redi
     assert await two.load("session:mine@3", SCOPE, 100) == Opened(b"state", 3)
     await one.aclose()
     await two.aclose()
-
-
-def test_an_application_with_a_bad_key_is_not_made() -> None:
-    with pytest.raises(ValueError, match="5 bytes"):
-        create_app(settings(state_keys="c2hvcnQ="), load=lambda _: fake_models())
 
 
 def test_serving_needs_the_client_of_redis_only_for_sessions_there() -> None:
