@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import logging
 import re
@@ -10,15 +9,9 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 
 import pytest
-from websockets.exceptions import ConnectionClosed
-from websockets.frames import Frame
-from websockets.server import ServerProtocol
-from websockets.sync.client import connect
 
-from rfa.service.errors import ServiceError
 from rfa.service.http.head import MAX_HEADERS
 from rfa.service.http.websocket import MAX_FRAGMENTS
 from tests.service.live import (
@@ -35,12 +28,11 @@ from tests.service.live import (
     running,
 )
 from tests.service.models import FakeLanguage, fake_models
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import wait_until
 
 BODY = json.dumps({"observations": [[0.5, 0.25]], "seed": 1}).encode()
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
 KEY = "k" * 32
-CLOSE = '{"close": true}'
 
 
 @pytest.fixture(scope="module")
@@ -57,57 +49,6 @@ def post(*lines: bytes, path: bytes = b"/filter") -> bytes:
 def chunked(body: bytes, trailers: bytes = b"", size: int = 1000) -> bytes:
     pieces = [body[first : first + size] for first in range(0, len(body), size)]
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n" + trailers + b"\r\n"
-
-
-# Memory.
-
-
-def errors() -> list[object]:
-    """Every refusal that lives."""
-    return [thing for thing in gc.get_objects() if issubclass(type(thing), ServiceError)]
-
-
-@pytest.mark.parametrize(
-    "frames", [['{"levels":["a"]}'], ["{"], ["{}", '{"y":["a"]}', CLOSE], ["{}", "{", CLOSE], ['{"model":"no"}']]
-)
-def test_a_refused_frame_is_gone_with_its_stream(live: Live, frames: list[str]) -> None:
-    """And not only once the collector comes by: it counts objects, of which a document of megabytes may be one."""
-    gc.collect()
-    gc.disable()
-    before = {id(error) for error in errors()}  # examples in the interface's document
-    try:
-        with connect(f"ws://127.0.0.1:{live.port}/filter/stream", open_timeout=PATIENCE) as client:
-            for frame in frames:
-                client.send(frame)
-            answers = []
-            with suppress(ConnectionClosed):
-                answers.extend(json.loads(answer) for answer in client)
-        assert any("error" in answer for answer in answers)
-        wait_until(lambda: {id(error) for error in errors()} <= before)
-    finally:
-        gc.enable()
-
-
-def test_a_frame_that_was_taken_is_not_kept(live: Live) -> None:
-    """Else each idle stream held as much as its last frame had, whatever that was worth to the server."""
-    with connect(f"ws://127.0.0.1:{live.port}/filter/stream", compression=None, open_timeout=PATIENCE) as client:
-        client.send("{}" + " " * 10_000)
-        assert json.loads(client.recv())["ready"]
-        frames = [thing for thing in gc.get_objects() if type(thing) is Frame]
-        assert frames and not any(len(frame.data) >= 10_000 for frame in frames)
-
-
-def test_a_connection_that_ended_leaves_nothing_for_the_collector(live: Live) -> None:
-    gc.collect()
-    gc.disable()
-    try:
-        for _ in range(3):
-            with connect(f"ws://127.0.0.1:{live.port}/filter/stream", open_timeout=PATIENCE) as client:
-                client.send("{}")
-                assert json.loads(client.recv())["ready"]
-        wait_until(lambda: not any(type(thing) is ServerProtocol for thing in gc.get_objects()))
-    finally:
-        gc.enable()
 
 
 # Trailers and chunks.
@@ -241,12 +182,6 @@ def test_what_two_readers_may_read_differently_is_refused_and_nothing_behind_it_
         check_refusal(read_to_end(client), 400, "malformed_request")
 
 
-def test_a_head_of_bare_line_feeds_is_refused_before_its_time_is_up(live: Live) -> None:
-    with live.connect() as client:
-        client.sendall(GET.replace(b"\r\n", b"\n"))
-        check_refusal(read_to_end(client), 400, "malformed_request")
-
-
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_request_in_pieces_is_the_request(live: Live, size: int) -> None:
     stream = b"\r\n" + post(b"Transfer-Encoding: chunked") + chunked(BODY, b"A: b\r\n", size=9) + GET
@@ -298,15 +233,8 @@ def test_a_client_that_waits_for_leave_to_send_gets_it(live: Live) -> None:
         assert read_exactly(client, 25) == b"HTTP/1.1 100 Continue\r\n\r\n"
         client.sendall(BODY)
         assert read_answer(client)[0] == 200
-        client.sendall(GET)
-        assert read_answer(client)[0] == 200
-
-
-def test_a_client_that_does_not_wait_for_leave_is_answered(live: Live) -> None:
-    with live.connect() as client:
-        client.sendall(post(b"Expect: 100-continue", b"Content-Length: %d" % len(BODY)) + BODY + GET)
-        assert read_answer(client)[0] == 200
-        assert read_answer(client)[0] == 200
+        client.sendall(post(b"Expect: 100-continue", b"Content-Length: %d" % len(BODY)) + BODY + GET)  # unasked
+        assert [read_answer(client)[0] for _ in range(2)] == [200, 200]
 
 
 def test_a_refusal_instead_of_leave_ends_the_connection(live: Live) -> None:
@@ -333,42 +261,16 @@ def test_a_client_that_only_shuts_its_sending_side_gets_its_answers() -> None:
         wait_until(lambda: live.server.open_connections() == 0)
 
 
-def test_the_work_of_a_client_that_left_ends() -> None:
-    """To TCP it looks at first as one that only sends no more."""
-    gate = threading.Semaphore(0)
-    body = json.dumps({"inputs": "say |", "parameters": {"max_new_tokens": 5}}).encode()
-    with running(fake_models(FakeLanguage(gate=gate))) as live:
-        with live.connect() as client:
-            client.sendall(post(b"Content-Length: %d" % len(body), path=b"/generate") + body)
-            wait_until(lambda: live.app.state.engine._scheduler.running == 1)
-        wait_until(lambda: live.server.open_connections() == 0)
-        wait_until(lambda: not live.server.server_state.tasks)
-        gate.release(100)
-
-
 def test_every_refusal_has_a_number_and_a_line_in_the_log(live: Live, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="rfa.access")
     with live.connect() as client:
         client.sendall(FRAMED_TWICE)
-        answer = read_to_end(client)
-        port = client.getsockname()[1]
-    headers = parse_head(answer.partition(b"\r\n\r\n")[0])[1]
+        headers = parse_head(read_to_end(client).partition(b"\r\n\r\n")[0])[1]
     assert re.fullmatch("[0-9a-f]{32}", headers["x-request-id"])
     lines = [record.fields for record in caplog.records if record.name == "rfa.access"]  # type: ignore[attr-defined]
     (line,) = [line for line in lines if line["id"] == headers["x-request-id"]]
-    assert line | {"ms": 0} == {
-        "id": headers["x-request-id"],
-        "method": "other",
-        "route": "other",
-        "status": 400,
-        "reason": "malformed_request",
-        "complete": True,
-        "ms": 0,
-        "bytes_in": 0,
-        "bytes_out": int(headers["content-length"]),
-        "client": "127.0.0.1",
-    }
-    assert port > 0
+    expected = {"method": "other", "route": "other", "status": 400, "reason": "malformed_request", "complete": True}
+    assert line.items() >= {**expected, "bytes_in": 0, "client": "127.0.0.1"}.items()
     assert 'rfa_connections_refused_total{reason="malformed_request"}' in live.app.state.metrics.render().decode()
 
 

@@ -16,7 +16,7 @@ from rfa.service.errors import RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, LateStep
 from tests.service.live import refusal, serving
 from tests.service.replies import read
-from tests.service.test_filter_stream import Socket, random_observations, run, slots_are_free
+from tests.service.stream_socket import Socket, random_observations, run, slots_are_free
 
 pytestmark = pytest.mark.anyio
 WINDOW = {"late": {"window": 6.0}}
