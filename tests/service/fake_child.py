@@ -5,10 +5,9 @@
 
 Its bundles are folders with a file `manifest.json` of any content, which is what the model recites.
 
-In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, when it loaded, and each time that it
-made the OpenAPI document. A file `compile` there makes it compile something before it has loaded; one named for its
-process id makes it misbehave when it loads bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats
-(`babble-PID` says what is no message).
+In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and when it loaded. A file `compile`
+there makes it compile something before it has loaded; one named for its process id makes it misbehave when it loads
+bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats (`babble-PID` says what is no message).
 """
 
 from __future__ import annotations
@@ -21,9 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numba
-from fastapi.openapi.utils import get_openapi
 
-import rfa.service.openapi
 from rfa.service.engine.models import Models
 from rfa.service.process import child
 from rfa.service.process.channel import Channel
@@ -67,11 +64,6 @@ def load(settings: Settings) -> Models:
     return Models(models.languages, models.filters, facts)
 
 
-def make_document(*args: Any, **given: Any) -> Any:
-    (NOTES / f"document-{PID}-{time.monotonic()}").touch()
-    return get_openapi(*args, **given)
-
-
 def misbehave() -> None:
     """Do what a note asks for, once."""
     if is_asked("refuse"):
@@ -99,6 +91,5 @@ class Babbling(Channel):
 
 
 if __name__ == "__main__":
-    rfa.service.openapi.get_openapi = make_document
     child.Channel = Babbling  # type: ignore[misc]
     child.main(load)

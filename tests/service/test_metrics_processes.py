@@ -69,22 +69,6 @@ async def test_any_process_answers_for_all(tmp_path: Path) -> None:
             assert samples(text, "rfa_metrics_siblings_unanswered_total") == {"0": 0.0, "1": 0.0, "2": 0.0}
 
 
-async def test_the_bins_of_all_processes_add_up(tmp_path: Path) -> None:
-    async with AsyncExitStack() as stack:
-        for engine in range(3):
-            metrics = Metrics()
-            metrics.engine = engine
-            metrics.filter_nis.labels("m", "0.5").inc(1 + engine)
-            metrics.filter_pit.labels("m", "0.1").inc(10)
-            exposition = Exposition(metrics)
-            await exposition.join(tmp_path, engine, 3)
-            stack.callback(exposition.leave)
-        text = (await exposition.render()).decode()
-    check_valid(text)
-    assert sum(samples(text, "rfa_filter_forecast_nis_observations_total").values()) == 1 + 2 + 3
-    assert sum(samples(text, "rfa_filter_forecast_pit_components_total").values()) == 30
-
-
 async def test_a_process_that_is_gone_or_hangs_is_left_out_and_counted(tmp_path: Path) -> None:
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()  # until the other side gives up

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from rfa.runtime.bundle.documents import BundleError
-from rfa.service.process.reloading import BundleStore, ProcessLost, Reloader
+from rfa.service.process.reloading import BundleStore, Reloader
 from rfa.service.process.shared_status import SharedStatus, create_shared_status
 from rfa.service.process.snapshot import Snapshot
 from tests.waiting import until
@@ -205,18 +205,6 @@ async def test_what_is_refused_before_any_process_reaches_none(
         check_none(server, before, caplog, "does not contain manifest.json")
 
 
-async def test_a_death_before_the_commit_stops_the_round(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    def die() -> str:
-        server.lose(server.members[1])
-        raise ProcessLost("server process 1 ended")
-
-    async with running(tmp_path) as server:
-        server.members[1].answer = die
-        before, now = await reload(server, "b")
-        assert now == before and server.outcomes() == {"aborted": 1}
-        check_none(server, before, caplog, "server process 1 ended")
-
-
 async def test_a_death_of_one_that_has_prepared_stops_the_round(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -287,11 +275,3 @@ async def test_requests_in_the_middle_of_a_round_are_one_more_and_the_last_files
         (copy,) = server.reloader.current.bundles
         assert (copy / "manifest.json").read_text() == "e"
         assert {member.serves for member in server.members} == {server.reloader.current.version}
-
-
-async def test_processes_load_copies_that_no_file_on_the_disk_changes(tmp_path: Path) -> None:
-    async with running(tmp_path, 1) as server:
-        current = server.reloader.current
-        server.put("b")
-        assert (current.bundles[0] / "manifest.json").read_text() == "a"
-        assert server.add().snapshot is current

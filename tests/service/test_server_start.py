@@ -17,7 +17,7 @@ from rfa.runtime.state.keys import ephemeral_key
 from rfa.service.process.address import listen, reserve
 from rfa.service.process.settings_json import read_settings, with_state_key, write_settings
 from rfa.service.settings import Settings
-from tests.service.processes import ROOT, SERVE, serving, started
+from tests.service.processes import ROOT, serving, started
 from tests.waiting import PATIENCE
 
 
@@ -76,21 +76,6 @@ def test_settings_arrive_as_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("RFA_STATE_KEYS", "other")
     arrived = read_settings(json.loads(json.dumps(write_settings(given))))
     assert arrived == given
-
-
-@pytest.mark.slow
-def test_a_port_that_cannot_be_listened_on_ends_the_server(tmp_path: Path) -> None:
-    """Somebody may come between the beginning, when the port is taken, and the word that all have loaded."""
-    serve_and_fail = SERVE.replace(
-        "serve(Settings()",
-        "import rfa.service.process.supervisor as supervisor\n"
-        "def listen(holder):\n    raise OSError(98, 'Address already in use')\n"
-        "supervisor.listen = listen\n"
-        "serve(Settings()",
-    )
-    with started(tmp_path, serve=serve_and_fail) as server:
-        assert server.process.wait(PATIENCE) == 1
-        assert "StartError: [Errno 98] Address already in use" in server.log
 
 
 def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:

@@ -79,14 +79,6 @@ def test_what_a_copy_would_hide_or_cost_is_refused_and_nothing_of_it_stays(
     assert not list(home.iterdir())
 
 
-def test_all_bundles_share_one_bound(bundles: list[Path], home: Path) -> None:
-    (bundles[1] / "weights").write_bytes(bytes(600))
-    (bundles[0] / "weights").write_bytes(bytes(600))
-    take_snapshot(bundles, home, 1, 1_300)
-    with pytest.raises(BundleError, match="RFA_MAX_BUNDLE_BYTES"):
-        take_snapshot(bundles, home, 2, 1_200)
-
-
 def test_a_disk_without_space_is_reported_before_anything_is_written(
     bundles: list[Path], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,17 +52,6 @@ def test_what_is_compiled_is_said_once_before_the_server_is_there(tmp_path: Path
         assert server.end() == 0
 
 
-@pytest.mark.slow
-def test_the_document_of_the_interface_is_made_before_anybody_asks(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
-        wait_until(lambda: len(sorted(tmp_path.glob("document-*"))) == len(server.children()))
-        made = sorted(tmp_path.glob("document-*"))
-        for _ in range(8):
-            assert httpx.get(server.url + "/openapi.json", timeout=PATIENCE).json()["openapi"].startswith("3.")
-        assert sorted(tmp_path.glob("document-*")) == made
-        assert server.end() == 0
-
-
 def test_a_killed_process_is_replaced_while_the_others_serve(server: Server) -> None:
     first, second = server.children()
     os.kill(first, signal.SIGKILL)
@@ -73,16 +62,6 @@ def test_a_killed_process_is_replaced_while_the_others_serve(server: Server) -> 
     assert second in server.children() and first not in server.children()
     restarts = [line for line in server.metrics().splitlines() if line.startswith("rfa_process_restarts_total")]
     assert sorted(line.split()[1] for line in restarts) == ["0.0", "1.0"]
-
-
-@pytest.mark.slow
-def test_a_process_whose_event_loop_hangs_is_replaced(tmp_path: Path) -> None:
-    with serving(tmp_path, stall_seconds=1) as server:
-        stopped = server.children()[0]
-        os.kill(stopped, signal.SIGSTOP)
-        wait_until(lambda: f"(pid {stopped}) hangs" in server.log)
-        wait_until(lambda: not is_alive(stopped) and len(server.children()) == 2)
-        assert server.end() == 0
 
 
 def test_a_process_whose_engine_hangs_is_replaced(tmp_path: Path) -> None:
@@ -147,6 +126,7 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         wait_until(lambda: running_requests(server.metrics()) == 1)
         server.process.send_signal(signal.SIGINT)
         wait_until(lambda: sum(map(is_alive, children)) == 1)  # the idle one has drained
+        wait_until(lambda: is_refused(server.url))  # though the other one still has the listener
         assert server.end(signal.SIGTERM) == 128 + signal.SIGTERM
         assert "second stop signal, SIGTERM: killing all processes" in server.log and "drained;" not in server.log
         client.join()
@@ -247,19 +227,6 @@ def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_se
         assert server.end() == 0
 
 
-@pytest.mark.slow
-def test_a_signal_in_the_middle_of_a_reload_is_another_reload_after_it(tmp_path: Path) -> None:
-    with serving(tmp_path) as server:
-        server.put("b")
-        for _ in range(5):
-            server.process.send_signal(signal.SIGHUP)
-        server.put("c")
-        server.process.send_signal(signal.SIGHUP)
-        wait_until(lambda: {texts(server) for _ in range(4)} == {"ccc"})
-        assert server.end() == 0
-        assert 1 <= server.decided() <= 4, server.log
-
-
 def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> None:
     with serving(tmp_path) as server:
         babbler = server.children()[0]
@@ -268,6 +235,17 @@ def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> N
         wait_until(lambda: babbler not in server.children() and server.engines() == {"0", "1"})
         assert server.end() == 0
         assert "Traceback" not in server.log
+
+
+def is_refused(url: str) -> bool:
+    """Whether no process takes a connection any more."""
+    try:
+        httpx.get(f"{url}/health", timeout=PATIENCE)
+    except httpx.ConnectError:
+        return True
+    except httpx.TransportError:
+        pass
+    return False
 
 
 def version(server: Server) -> str:
