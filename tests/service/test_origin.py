@@ -28,8 +28,6 @@ BODY = {"inputs": "say |", "parameters": {"max_new_tokens": 3}}
 APP = "https://app.example.org"
 HANDSHAKE: dict[str, Any] = {"type": "websocket", "path": "/filter/stream", "scheme": "ws",
              "extensions": {"websocket.http.response": {}}}  # fmt: skip
-# What a page may do without asking: fetch with mode "no-cors" and forms send these.
-POSTS = [("/generate", "application/json"), ("/filter", "text/plain"), ("/", "text/plain"), ("/nope", "text/plain")]
 
 
 def policy(has_keys: bool = False, **settings: Any) -> OriginPolicy:
@@ -98,7 +96,7 @@ class TestHost:
         for each in (policy(has_keys=True), policy(allowed_hosts="*"), policy(allowed_hosts="a.b,*")):
             assert refusal(each, ("host", "any.name.at.all:1")) is None
 
-    def test_a_request_without_one_is_no_browsers(self) -> None:
+    def test_without_one_it_is_no_browsers(self) -> None:
         assert refusal(policy()) is None  # HTTP/1.0 probes
         assert refusal(policy(), ("origin", "http://localhost")) == "origin_not_allowed"
 
@@ -207,12 +205,13 @@ class TestTheServer:
                         error = read(ErrorReply, answer.content).error
                         assert (error.type, error.code) == ("misdirected_request", "host_not_allowed")
                         assert "evil" not in error.message
-                    if method in ("POST", "PUT", "DELETE", "BREW"):
-                        for headers in STRANGE:
-                            answer = await client.request(method, path, headers=headers)
+                    for headers in STRANGE:
+                        answer = await client.request(method, path, headers=headers)
+                        assert not has_cors(answer.headers)  # pages of others may not read, and no preflight succeeds
+                        if method in ("POST", "PUT", "DELETE", "BREW"):
                             error = read(ErrorReply, answer.content).error
                             assert (answer.status_code, error.type) == (403, "forbidden")
-                            assert error.code == "origin_not_allowed" and not has_cors(answer.headers)
+                            assert error.code == "origin_not_allowed"
 
     @pytest.mark.parametrize("path", ["/filter/stream", "/nope", "/health"])
     async def test_a_page_cannot_open_a_websocket(self, connect: Any, path: str) -> None:
@@ -282,30 +281,22 @@ class TestTheServer:
 
 def test_a_real_server_tells_pages_and_names_apart(live: Any) -> None:
     with live(allowed_hosts=()) as address:
-        url = address.replace("http", "ws") + "/filter/stream"
         port = int(address.rpartition(":")[2])
         for origin, host, status, code in (
             ("http://evil.example", "127.0.0.1", 403, "origin_not_allowed"),
-            ("null", "localhost", 403, "origin_not_allowed"),
-            (None, "evil.example", 421, "host_not_allowed"),
             (f"http://evil.example:{port}", "evil.example", 421, "host_not_allowed"),
         ):
             line, strange = socket.create_connection(("127.0.0.1", port)), f"ws://{host}:{port}/filter/stream"
             with (
                 pytest.raises(InvalidStatus) as refused,
-                open_websocket(strange, origin=origin, sock=line, open_timeout=PATIENCE),  # type: ignore[arg-type]
+                open_websocket(strange, origin=origin, sock=line, open_timeout=PATIENCE),  # type: ignore[call-overload]
             ):
                 pass
-            response = refused.value.response
-            assert response.status_code == status and "x-request-id" in response.headers
-            assert read(ErrorReply, bytes(response.body)).error.code == code
+            assert refused.value.response.status_code == status
+            assert read(ErrorReply, bytes(refused.value.response.body)).error.code == code
+        url = address.replace("http", "ws") + "/filter/stream"
         with open_websocket(url, origin=address, open_timeout=PATIENCE) as ours:
             ours.send("{}")
             assert '"ready":true' in ours.recv()
-        for headers, status in (
-            ({"Origin": address, "Sec-Fetch-Site": "same-origin"}, 200),
-            ({"Origin": "http://evil.example"}, 403),
-            ({"Host": "evil.example"}, 421),
-            ({"Host": "10.42.0.17:8000"}, 200),
-        ):
-            assert httpx.post(f"{address}/generate", json=BODY, headers=headers, timeout=PATIENCE).status_code == status
+        headers = {"Host": "10.42.0.17:8000"}
+        assert httpx.post(f"{address}/generate", json=BODY, headers=headers, timeout=PATIENCE).status_code == 200

@@ -23,7 +23,7 @@ from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.raw_asgi import asgi
 from tests.service.replies import read
-from tests.service.test_filter_stream import Socket, slots_are_free
+from tests.service.stream_socket import Socket, slots_are_free
 from tests.waiting import until
 
 KEY, OTHER = "first-key-of-sixteen-or-more", "second-key-of-sixteen-or-more"
@@ -95,12 +95,6 @@ class TestBucket:
         bucket.take(-1000)
         assert bucket.seconds_until(1000) == 0
 
-    def test_slow_rates_let_one_through(self) -> None:
-        bucket = Bucket(0.001, Clock())
-        assert bucket.seconds_until(1) == 0
-        bucket.take(1)
-        assert bucket.seconds_until(1) == pytest.approx(1000)
-
     @given(st.lists(st.tuples(st.floats(0, 10), st.integers(1, 50)), max_size=60))
     def test_no_pattern_gets_more_than_rate_and_burst(self, pattern: list[tuple[float, int]]) -> None:
         clock = Clock()
@@ -114,23 +108,6 @@ class TestBucket:
 
 
 class TestClients:
-    def test_a_key_has_its_own_and_what_is_left_of_it(self) -> None:
-        table = clients(quota_requests=NEVER)
-        with table.client_for(of_key()).request(counts=True), pytest.raises(Overloaded) as refused:
-            table.client_for(of_key()).request(counts=True).__enter__()
-        assert refused.value.code == "quota_requests"
-        with table.client_for(of_key(OTHER)).request(counts=True):
-            pass
-
-    def test_requests_under_way_are_given_back_also_after_a_failure(self) -> None:
-        client = clients(quota_concurrent=1).client_for(of_key())
-        for _ in range(3):
-            with pytest.raises(KeyError), client.request(counts=True):
-                with pytest.raises(Overloaded, match="active requests"):
-                    client.request(counts=True).__enter__()
-                with client.request(counts=False):  # a WebSocket
-                    raise KeyError
-
     def test_the_settings_hold_for_keys_without_words_of_their_own(self) -> None:
         keys = (f"{KEY} streams=2 requests=off", OTHER)
         table = clients(keys=keys, quota_streams=1, quota_requests=NEVER)
@@ -144,11 +121,6 @@ class TestClients:
         for _ in range(50):
             with table.client_for(of_key()).request(counts=True):
                 pass
-
-    def test_nobody_in_particular_has_no_quota(self) -> None:
-        table = clients(quota_requests=NEVER, quota_concurrent=1, quota_streams=1)
-        for _ in range(20):
-            table.client_for({"state": {"tenant": ""}}).request(counts=True).__enter__()
 
     @pytest.mark.parametrize(
         ("one", "two", "is_one_client"),
@@ -184,20 +156,6 @@ class TestClients:
             with client.request(counts=True), client.stream():
                 assert len(table._streams) == 1
         assert not table._streams
-
-    def test_without_keys_quotas_of_keys_do_not_hold(self) -> None:
-        table = clients(keys=(), quota_requests=NEVER, quota_concurrent=1, quota_tokens=NEVER)
-        client = table.client_for(from_address("10.0.0.1"))
-        for _ in range(5):
-            client.request(counts=True).__enter__()
-            client.afford("tokens", 1000)
-            client.spend("tokens", 1000)
-        assert client.pacer() is None
-
-    def test_one_client_leaves_a_quarter_of_the_places(self) -> None:
-        assert Settings(bundles=()).limits.quota_streams == 3072
-        assert Settings(bundles=(), max_streams=1).limits.quota_streams == 1
-        assert Settings(bundles=(), max_streams=8, quota_streams=8).limits.quota_streams == 8
 
 
 class TestKeysFile:
