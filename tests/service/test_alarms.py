@@ -67,15 +67,19 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
     assert [step["anomaly"] for step in plain["steps"]] == [step["anomaly"] for step in found["steps"]]
     for name, value in (("filter_alarms", outputs["raised"]), ("filter_alarm_observations", seen)):
         assert f'rfa_{name}_total{{model_name="auto"}} {float(value)}' in metrics
+    scores = [step["anomaly"] for step in found["steps"] if step["anomaly"] is not None]
+    assert f'rfa_filter_scored_observations_total{{model_name="auto"}} {float(len(scores))}' in metrics
+    for level in (0.5, 0.9, 0.99, 0.999):
+        inside = float(sum(score <= level for score in scores))
+        assert f'rfa_filter_inside_observations_total{{level="{level}",model_name="auto"}} {inside}' in metrics
 
 
-async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]) -> None:
-    async with serving("linear") as client:
-        both = await raised(client, series, rate=RATE)
-        up, down = [await raised(client, series, rate=RATE, direction=way) for way in ("up", "down")]
-        far = await raised(client, series, rate=RATE, min_deviation=10)
-        calm = await raised(client, series, rate=RATE, min_deviation=10, quiet=50)
-        outside = await raised(client, series, rate=1e-9, range=[40, None])
+async def test_direction_deviation_range_and_quiet_narrow_them(client: httpx.AsyncClient, series: list[Any]) -> None:
+    both = await raised(client, series, rate=RATE)
+    up, down = [await raised(client, series, rate=RATE, direction=way) for way in ("up", "down")]
+    far = await raised(client, series, rate=RATE, min_deviation=10)
+    calm = await raised(client, series, rate=RATE, min_deviation=10, quiet=50)
+    outside = await raised(client, series, rate=1e-9, range=[40, None])
     assert sorted(up + down) == both and {1_000, 2_000} <= set(up) and {1_003, 2_500} <= set(down)
     # After a spike of 20 the level is off by some.
     assert set(SPIKES) <= set(far) <= set(both) and len(far) <= len(SPIKES) + 4
@@ -83,16 +87,15 @@ async def test_direction_deviation_range_and_quiet_narrow_them(series: list[Any]
     assert outside == [1_003, 2_500]
 
 
-async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]) -> None:
+async def test_pieces_columns_and_a_rate_per_time_say_the_same(client: httpx.AsyncClient, series: list[Any]) -> None:
     """A state carries what was learned and how long it is quiet; 864 a day of one a second are one in a hundred."""
     rule, times = {"rate": "864/day", "quiet": 40}, list(range(COUNT))
-    async with serving("linear") as client:
-        whole = await raised(client, series, rate=RATE, quiet=40)
-        first = await answer(client, {**asked(series[:1_002], **rule), "times": times[:1_002], "return_state": True})
-        rest = await answer(client, {**asked(series[1_002:], **rule), "times": times[1_002:], "state": first["state"]})
-        columns = {"y": [None if value is None else value[0] for value in series]}
-        body = {"model": "auto", "times": times, "values": columns, "fields": ["alarm"], "alarm": rule}
-        in_columns = (await answer(client, body))["columns"]["alarm"]
+    whole = await raised(client, series, rate=RATE, quiet=40)
+    first = await answer(client, {**asked(series[:1_002], **rule), "times": times[:1_002], "return_state": True})
+    rest = await answer(client, {**asked(series[1_002:], **rule), "times": times[1_002:], "state": first["state"]})
+    columns = {"y": [None if value is None else value[0] for value in series]}
+    body = {"model": "auto", "times": times, "values": columns, "fields": ["alarm"], "alarm": rule}
+    in_columns = (await answer(client, body))["columns"]["alarm"]
     steps = [*first["steps"], *rest["steps"]]
     assert [i for i, step in enumerate(steps) if step["alarm"]] == whole
     assert [i for i, flag in enumerate(in_columns) if flag] == whole
@@ -108,6 +111,8 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
         ({"rate": 0.1, "mute": ["sat 25:00-26:00"]}, "alarm.mute[0]"),
         ({"rate": 0.1, "mute": ["sat 22:00-23:30"]}, "alarm.mute"),  # the times are not given
         ({"rate": "nan/day"}, "alarm.rate"),
+        ({"rate": "00.0/hour"}, "alarm.rate"),  # else nothing would be told of a range either
+        ({"rate": "\N{ARABIC-INDIC DIGIT ONE}/day"}, "alarm.rate"),
         ({"rate": "1/day"}, "alarm.rate"),  # the times are not given
         ({"rate": True}, "alarm.rate"),
         ({}, "alarm.rate"),
@@ -119,33 +124,23 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(series: list[Any]
         ({"rate": 0.1, "threshold": 0.9}, "alarm.threshold"),
     ],
 )
-async def test_what_is_no_rule_is_refused_by_name(rule: dict[str, Any], param: str) -> None:
-    async with serving("linear") as client:
-        response = await client.post("/filter", json=asked([[1.0]], **rule))
+async def test_what_is_no_rule_is_refused_by_name(client: httpx.AsyncClient, rule: dict[str, Any], param: str) -> None:
+    response = await client.post("/filter", json=asked([[1.0]], **rule))
     assert response.status_code == 422 and response.json()["error"]["param"] == param
 
 
-@pytest.mark.parametrize("rate", ["0/day", "00.0/hour", "\N{ARABIC-INDIC DIGIT ONE}/day"])
-async def test_a_rate_per_time_is_above_zero(rate: str) -> None:
-    """Else nothing would be told of a range either."""
-    async with serving("linear") as client:
-        response = await client.post("/filter", json={**asked([[5.0]], rate=rate, range=[0, 1]), "times": [0.0]})
-    assert response.status_code == 422 and response.json()["error"]["code"] == "no_member"
-
-
-async def test_a_new_stream_does_not_begin_with_an_alarm() -> None:
+async def test_a_new_stream_does_not_begin_with_an_alarm(client: httpx.AsyncClient) -> None:
     """Of forty streams at one in a hundred and in a thousand, their first ten observations: the scale of a metric is a
     guess there. A spike at the fiftieth is one at one in a hundred."""
     rng = np.random.default_rng(2)
     early = []
-    async with serving("linear") as client:
-        for _ in range(40):
-            values = rng.standard_t(3, 60)
-            values[50] = 100.0
-            series = [[float(value)] for value in values]
-            early += [index for index in await raised(client, series, rate=0.001) if index < 80]
-            found = await raised(client, series, rate=RATE)
-            assert 50 in found and not [index for index in found if index < 10]
+    for _ in range(40):
+        values = rng.standard_t(3, 60)
+        values[50] = 100.0
+        series = [[float(value)] for value in values]
+        early += [index for index in await raised(client, series, rate=0.001) if index < 80]
+        found = await raised(client, series, rate=RATE)
+        assert 50 in found and not [index for index in found if index < 10]
     assert not early
 
 

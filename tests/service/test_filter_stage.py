@@ -1,11 +1,12 @@
-"""Filter jobs at work: shared steps, fair quanta, a bad row alone, seats that come back."""
+"""Filter jobs at work, alone and many series in one: shared steps, fair quanta, memory as it was leased."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,27 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
+from rfa.runtime.filters.auto import AutoRuntime
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.forecast_checks import summarise
 from rfa.runtime.uncertainty.input import as_array
 from rfa.runtime.uncertainty.interface import FilterOptions, Row, Stepped
 from rfa.service.engine.engine import Engine
+from rfa.service.engine.filter import many as many_series
 from rfa.service.engine.filter import stages as filtering
-from rfa.service.engine.filter.filter_job import FilterJob
+from rfa.service.engine.filter.filter_job import Filtered, FilterJob
+from rfa.service.engine.filter.many import ManyJob, SeriesEnd
 from rfa.service.engine.filter.stages import FilterStage
-from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamEnd, StreamJob, StreamStep
-from rfa.service.errors import InternalError, NotReady, Overloaded
+from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamStep
+from rfa.service.engine.reply_size import StepShape, series_bytes
+from rfa.service.errors import InvalidRequest
+from rfa.service.memory import MemoryBudget
 from rfa.service.metrics import Metrics
+from rfa.service.schemas.filter_replies import FilterTimings
 from rfa.service.settings import Settings
 from tests.service.models import FakeFilter, fake_models
+from tests.service.test_reply_size import taken
 from tests.soak.courses import as_sent
 from tests.soak.visits import steps_of
 from tests.waiting import PATIENCE, until
@@ -65,56 +73,12 @@ async def running(model: Any = None, **settings: Any) -> AsyncIterator[tuple[Eng
         await asyncio.to_thread(engine.close)
 
 
-async def drained(job: StreamJob) -> tuple[list[StreamStep], StreamEnd]:
-    steps: list[StreamStep] = []
-    while not isinstance(replies := await job.replies(), StreamEnd):
-        steps += replies
-    return steps, replies
-
-
-async def has_stopped_at(inbox: Sequence[object], count: int) -> bool:
-    """Whether that many answers come, and then no more; what is wrong here might take longer, never what is right."""
-    await until(lambda: len(inbox) >= count)
-    await asyncio.sleep(0.05)
-    return len(inbox) == count
-
-
 async def slots_are_free(engine: Engine) -> None:
     await until(lambda: not engine.pool_slots_in_use)
 
 
 def number(metrics: Metrics, name: str, **labels: str) -> float:
     return metrics.registry.get_sample_value(name, {"model_name": "mean", **labels}) or 0.0
-
-
-async def test_a_quantum_gives_what_is_watched_one_observation_and_series_its_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """So a long request cannot keep a live stream waiting, and needs few turns."""
-    model: Any = FakeFilter()
-    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
-    long, streamed = FilterJob(stage, options(50)), FilterJob(stage, options(50, is_streamed=True))
-    stream = StreamJob(stage, stream_options(), limit=10)
-    for i in range(2):
-        stream.push(Observed(float(i), [5.0, 5.0], 1.0))
-    jobs = [long, streamed, stream]
-    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
-    stage.run(jobs)
-    assert (model.batches, long.position, streamed.position, len(stream._outbox)) == ([3], 1, 1, 1)
-    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
-    stage.run(jobs)
-    assert (model.batches[1:], long.done, streamed.position, len(stream._outbox)) == ([3, *[1] * 48], True, 2, 2)
-
-
-async def test_a_quantum_ends_when_its_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
-    model: Any = FakeFilter()
-    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
-    jobs = [FilterJob(stage, options(100)) for _ in range(3)]
-    for _ in range(5):
-        stage.run(jobs)
-    assert [job.position for job in jobs] == [5, 5, 5]
-    assert model.batches == [3] * 5
 
 
 class Diary(FakeFilter):
@@ -162,22 +126,6 @@ async def test_live_streams_have_their_answers_before_a_series_goes_on(monkeypat
     assert [sorted(step) for step in model.steps[2:]] == [[1.0], [2.0, LIVE], *([float(i)] for i in range(3, 20))]
 
 
-async def test_live_streams_wait_for_no_more_than_a_turn_of_the_series(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 0.0)
-    gate = threading.Semaphore(0)
-    model = Diary(gate=gate)
-    async with running(model) as (engine, _):
-        streams = [engine.filter_stream(None, stream_options()) for _ in range(2)]
-        for i in range(10):
-            for stream in streams:
-                stream.push(Observed(float(i), [LIVE, 0.0], 1.0))
-        series = engine.filter(None, options(200))
-        gate.release(10_000)
-        await series.result()
-    live = [i for i, step in enumerate(model.steps) if LIVE in step]
-    assert live == list(range(len(live))) and len(live) <= 11
-
-
 async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filtering, "QUANTUM_SECONDS", 3600.0)
     for name in ("cancelled", "interrupted"):
@@ -193,14 +141,6 @@ async def test_a_series_that_is_cancelled_or_interrupted_ends_within_its_turn(mo
         await turn
         # Ten steps are done and one is under way.
         assert (jobs[0].position, jobs[1].position) == (11, 100), name
-
-
-async def test_a_step_that_fails_in_a_turn_leaves_the_observations_before_it_counted() -> None:
-    async with running(FakeFilter(bomb=13.0)) as (engine, metrics):
-        with pytest.raises(InternalError):
-            await engine.filter(None, options(40)).result()
-        await slots_are_free(engine)
-    assert number(metrics, "rfa_filter_observations_total") == 13
 
 
 async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
@@ -233,96 +173,140 @@ async def test_a_series_has_the_numbers_of_its_own_whatever_shares_its_turns(
         assert [(job.log_likelihood, job.checks()) for job in jobs if isinstance(job, FilterJob)] == sums
 
 
-async def test_costly_answers_count_as_more_rows() -> None:
-    model: Any = FakeFilter()
-    stage = FilterStage(model, StatePool(model.state_fields, 8), Metrics())
-    plain, costly = (
-        FilterJob(stage, options(1, **extra)) for extra in ({}, {"horizon": (1.0,) * 256, "samples": 1024})
-    )
-    assert plain.rows == 1 and costly.rows > stage.max_rows
+# Many series in a request.
 
 
-async def test_streams_have_their_own_bound_and_rest_between_observations() -> None:
-    async with running(max_streams=3, max_running=1) as (engine, _):
-        streams = [engine.filter_stream(None, stream_options()) for _ in range(3)]
-        with pytest.raises(Overloaded, match="live streams"):
-            engine.filter_stream(None, stream_options())
-        assert len(await steps_of(engine.filter(None, options(5)))) == 5
-        assert engine.pool_slots_in_use <= 1
-        for step in range(4):
-            for stream in streams:
-                stream.push(Observed(float(step), [float(step), 0.0], 1.0))
-            for stream in streams:
-                replies = await stream.replies()
-                assert isinstance(replies, list)
-                (reply,) = replies
-                assert (reply.step.index, reply.step.mean) == (step, [step / 2, 0.0])
-        assert engine.pool_slots_in_use == 3
-        for stream in streams:
-            stream.close()
-            steps, end = await drained(stream)
-            assert (steps, end.steps, end.log_likelihood, end.reason, end.state) == ([], 4, 4.0, "close", None)
+def request(engine: Engine, lengths: Sequence[int], deadline: float | None = None, **change: Any) -> ManyJob:
+    """A request of series of so many observations; deadlines are its own."""
+    given = [options(count, **change) for count in lengths]
+    return engine.filter_many([engine.filter_part(None, one, k) for k, one in enumerate(given)], deadline)
+
+
+async def ended(job: ManyJob) -> dict[int, SeriesEnd]:
+    """Every series by its place; the last event is the request's own."""
+    *series, timings = [event async for event in job.events()]
+    assert isinstance(timings, FilterTimings)
+    return {event.part.index: event for event in series}
+
+
+def turns(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    for module in (filtering, many_series):
+        monkeypatch.setattr(module, "QUANTUM_SECONDS", seconds)
+
+
+@asynccontextmanager
+async def one_worker(
+    monkeypatch: pytest.MonkeyPatch, seconds: float
+) -> AsyncIterator[tuple[Engine, Diary, threading.Semaphore]]:
+    """An engine with one worker, its model, and the gate that lets the model make a step."""
+    turns(monkeypatch, seconds)
+    model = Diary(gate=(gate := threading.Semaphore(0)))
+    async with running(model, series_threads=1) as (engine, _):
+        yield engine, model, gate
+
+
+@pytest.mark.parametrize(("threads", "seconds"), [(1, 0.0), (2, 0.0005), (5, 3600.0)])
+async def test_every_series_ends_whole_whatever_the_turns_are(
+    monkeypatch: pytest.MonkeyPatch, threads: int, seconds: float
+) -> None:
+    turns(monkeypatch, seconds)
+    lengths = [1, 30, 2, 17, 60, 1, 1, 8]
+    async with running(series_threads=threads) as (engine, metrics):
+        found = await ended(request(engine, lengths, wants_state=True))
         await slots_are_free(engine)
-        engine.filter_stream(None, stream_options())
+    assert sorted(found) == list(range(len(lengths)))
+    for place, series in found.items():
+        assert [step.index for step in series.outputs] == list(range(lengths[place]))
+        assert isinstance(series.end, Filtered)
+        assert series.end.state is not None and series.end.state.count == lengths[place]
+    assert number(metrics, "rfa_filter_observations_total") == sum(lengths)
+    # One request, however many series.
+    assert number(metrics, "rfa_e2e_request_latency_seconds_count") == 1
 
 
-async def test_a_stream_that_is_not_read_is_full_and_goes_on_when_it_is_read() -> None:
-    async with running(stream_buffer=8) as (engine, _):
+async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter on its graphs, one observation at a time, and looked at as a whole: the numbers that each has alone."""
+    from tests.runtime.loading import load_filter
+
+    turns(monkeypatch, 0.001)
+    model = load_filter(open_bundle(bundles / "oscillator"))
+    async with running(model, series_threads=3) as (engine, _):
+        kinds: list[dict[str, Any]] = [{}, {"smooth": True, "samples": 2}, {"mode": "attention"}]
+        for kind in kinds:
+            alone = []
+            for count in (5, 40, 12):
+                *steps, end = [event async for event in engine.filter(None, options(count, **kind)).events()]
+                alone.append((reported(steps), end.log_likelihood, end.calibration, end.smoothed))
+            found = await ended(request(engine, (5, 40, 12), **kind))
+            for place, (steps, *rest) in enumerate(alone):
+                end = found[place].end
+                assert isinstance(end, Filtered)
+                assert reported(found[place].outputs) == steps
+                assert [end.log_likelihood, end.calibration, end.smoothed] == rest
+
+
+def reported(events: Sequence[Any]) -> list[Any]:
+    """Steps as lists of numbers."""
+    steps = [step for event in events for step in (event.replies() if hasattr(event, "replies") else [event])]
+    return [(step.index, step.mean, step.std, step.anomaly, np.asarray(step.samples).tolist()) for step in steps]
+
+
+async def test_a_live_stream_has_a_turn_after_each_of_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a thousand series no two go on between a live stream's observation and its answer but those in their turn."""
+    async with one_worker(monkeypatch, 3600.0) as (engine, model, gate):
         stream = engine.filter_stream(None, stream_options())
-        for i in range(20):
-            stream.push(Observed(float(i), [1.0, 1.0], 1.0))
-        assert await has_stopped_at(stream._inbox, 8) and stream.is_full
-        stream.close()
-        steps, _ = await drained(stream)
-    assert [reply.step.index for reply in steps] == list(range(20))
-    assert not stream.is_full
-
-
-async def test_fewer_costly_answers_are_kept_for_a_client_that_does_not_read() -> None:
-    async with running(stream_buffer=20) as (engine, _):
-        live = engine.filter_stream(None, stream_options(samples=128))  # 5 rows an answer
-        for i in range(8):
-            assert live.is_full == (i >= 4)
-            live.push(Observed(float(i), [1.0, 1.0], 1.0))
-        reply = engine.filter(None, options(50, samples=128, is_streamed=True))
-        assert await has_stopped_at(live._inbox, 4) and await has_stopped_at(reply._inbox, 4)
-        live.close()
-        steps, _ = await drained(live)
-        assert [reply.step.index for reply in steps] == list(range(8))
-        assert len([event async for event in reply.events()]) == 51
-
-
-async def test_draining_hands_streams_their_state_and_refuses_what_cannot_end() -> None:
-    async with running(max_observations=60_000, max_reply_numbers=10**9) as (engine, _):
-        streams = [engine.filter_stream(None, stream_options(wants_state=True)) for _ in range(3)]
-        streams[0].push(Observed(0.0, [1.0, 1.0], 1.0))
-        await streams[0].replies()
-        kinds: list[dict[str, Any]] = [{}, {"smooth": True}]
-        endless = [engine.filter(None, options(60_000, **kind)) for kind in kinds]
-        await asyncio.to_thread(engine.drain, 0.05)
-        for count, stream in zip((1, 0, 0), streams, strict=True):
-            _, end = await drained(stream)
-            assert end.state is not None
-            assert (end.reason, end.steps, end.state.count) == ("drain", count, count)
-        for job in endless:
-            with pytest.raises(NotReady):
-                await job.result()
-        with pytest.raises(NotReady):
-            engine.filter_stream(None, stream_options())
+        many = request(engine, [3] * 1_000)
+        gate.release(30)
+        for i in range(4):
+            await until(lambda: gate._value == 0)  # the request is at a step, and waits
+            before = len(model.steps)
+            stream.push(Observed(float(i), [LIVE, 0.0], 1.0))
+            gate.release(10)
+            await stream.replies()
+            between = model.steps[before:]
+            # The step under way, and the one after which the series looks whether somebody waits.
+            assert between.index([LIVE]) <= 2
+        assert not many.done
+        many.cancel()
+        stream.leave()
+        gate.release(10_000)
         await slots_are_free(engine)
 
 
-async def test_calibration_can_be_watched() -> None:
-    """Anomaly scores are counted by level; the fake gives none, the stage counts what there is."""
-    model: Any = FakeFilter()
-    metrics = Metrics()
-    stage = FilterStage(model, StatePool(model.state_fields, 1), metrics)
-    (stepped,) = model.advance(stage.pool, [FilterJob(stage, options(1)).next_row()])
-    assert stepped is not None
-    done = filtering._QuantumCounts(stepped.tally, 6, [np.array([0.2, 0.5]), np.array([0.7, 0.95, 0.995])])
-    stage._observe(done, 0.01)
-    assert number(metrics, "rfa_filter_scored_observations_total") == 5
-    assert number(metrics, "rfa_filter_inside_observations_total", level="0.5") == 2
-    assert number(metrics, "rfa_filter_inside_observations_total", level="0.9") == 3
-    assert number(metrics, "rfa_filter_inside_observations_total", level="0.99") == 4
-    assert number(metrics, "rfa_filter_inside_observations_total", level="0.999") == 5
+async def test_a_request_leases_what_its_series_take_at_the_same_time() -> None:
+    async with running(series_threads=2, max_series_numbers=5_000) as (engine, _):
+        budget = MemoryBudget(64 << 20)
+        with budget.take(0) as lease:
+            parts = [engine.filter_part(None, options(100), place) for place in range(3)]
+            many = engine.filter_many(parts, None, lease)
+            assert lease.size >= sum(part.waiting_bytes + part.ended_bytes for part in parts)
+            await ended(many)
+        assert budget.leased_bytes == 0
+        with pytest.raises(InvalidRequest, match="series: the reply would contain"):
+            engine.filter_many([engine.filter_part(None, options(100), place) for place in range(20)], None)
+        small = MemoryBudget(100_000)
+        with small.take(0) as lease, pytest.raises(InvalidRequest, match="bytes of memory"):
+            engine.filter_many(parts, None, lease)
+
+
+def test_a_series_takes_no_more_than_its_estimate() -> None:
+    """From its end until it is encoded, of one column and of several, with little and with much told."""
+    for size, levels, horizon in ((1, (0.9,), ()), (1, (0.5, 0.8, 0.9, 0.95), (1.0, 5.0)), (7, (0.9,), (3.0,))):
+        model = AutoRuntime.of(size)
+        reported = {"levels": levels, "horizon": horizon}
+        stage = FilterStage(model, StatePool(model.state_fields, 1), Metrics())
+        count = 2_000
+        given = replace(options(count, **reported), observations=np.random.default_rng(0).normal(size=(count, size)))
+        shape = StepShape(size, len(levels), len(horizon), 0)
+
+        def run(stage: FilterStage = stage, given: FilterOptions = given) -> list[Any]:
+            job = FilterJob(stage, given)
+            while not job.done:
+                stage.run([job])
+            job.release()
+            return job.outcome()[0]
+
+        async def measured(run: Callable[[], Any] = run) -> int:
+            return taken(run)[0]
+
+        assert asyncio.run(measured()) <= series_bytes(shape, count)

@@ -93,40 +93,12 @@ def test_what_is_no_json_is_counted_as_well(junk: bytes) -> None:
     assert is_refused(junk, depth=9) == ("too_deep" if junk == b"[" * 10 else None)
 
 
-# Bodies of the largest size that would be dear to decode, and what they are refused for.
-SIZE = 2_000_000
-DEAR = {
-    "arrays": (b"[" + b"[]," * (SIZE // 3) + b"[]]"),
-    "objects": (b"[" + b"{}," * (SIZE // 3) + b"{}]"),
-    "numbers": (b"[" + b"1," * (SIZE // 2) + b"1]"),
-    "strings": (b"[" + b'"",' * (SIZE // 3) + b'""]'),
-    "members": (b"{" + b",".join(b'"%x":1' % index for index in range(150_000)) + b"}"),
-    "one member over and over": (b"{" + b'"a":1,' * (SIZE // 6) + b'"a":1}'),
-    "objects in arrays": (b"[" + b'{"":{}},' * (SIZE // 8) + b"[]]"),
-}
-
-
-@pytest.mark.parametrize("case", DEAR)
-def test_a_dear_body_is_refused_before_half_of_it_was_read(case: str) -> None:
-    cost = JsonCost(body_limits(LimitSettings()), "The body")
-    with pytest.raises(InvalidRequest, match="must not contain more than") as refused:
-        cost.feed(DEAR[case][: SIZE // 2])
-    assert refused.value.code == "too_many_values"
-
-
 LEGAL: dict[str, tuple[type[BaseModel], bytes]] = {
     "short integers": (CompletionRequest, b'{"prompt":[' + b"300," * 240_000 + b"1]}"),
-    "integers for floats": (FilterRequest, b'{"observations":[' + (b"[" + b"300," * 3_999 + b"1],") * 60 + b"null]}"),
-    "long numbers": (
-        FilterRequest,
-        b'{"observations":[' + (b"[" + b"0.12345678901234," * 99 + b"1],") * 990 + b"null]}",
-    ),
     "observations": (FilterRequest, b'{"observations":[' + b"[300]," * 9_990 + b"null]}"),
     "one text": (GenerateRequest, orjson.dumps({"inputs": "a" * 1_900_000})),
-    "a text with one wide character": (GenerateRequest, orjson.dumps({"inputs": "\U0001f600" + "a" * 1_900_000})),
     "a text with one escape": (GenerateRequest, b'{"inputs":"\\ud83d\\ude00' + b"a" * 1_900_000 + b'"}'),
     "texts": (CompletionRequest, orjson.dumps({"prompt": ["\u6f22" * 2_000] * 256})),
-    "Latin texts": (CompletionRequest, orjson.dumps({"prompt": ["\u00e9" * 3_000] * 256})),
 }
 
 
@@ -157,7 +129,7 @@ def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> No
     # Other tests' threads may allocate meanwhile, which tracemalloc counts as well: the least of three runs.
     runs = [_allocated(model, text) for _ in range(3)]
     both, validated = (min(bytes_) for bytes_ in zip(*runs, strict=True))
-    assert both <= cost.counts.decoding_bytes() <= body_limits(settings).most(SIZE).decoding_bytes()
+    assert both <= cost.counts.decoding_bytes() <= body_limits(settings).most(2_000_000).decoding_bytes()
     assert validated <= cost.counts.validated_bytes() <= cost.counts.decoding_bytes()
 
 

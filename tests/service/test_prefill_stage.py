@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,7 @@ from rfa.service.engine.served import Served
 from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.errors import EngineFailure, InternalError, InvalidRequest, Overloaded
-from rfa.service.memory import MemoryBudget
+from rfa.service.errors import EngineFailure, InvalidRequest, Overloaded
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
@@ -82,54 +80,6 @@ async def test_a_prompt_that_fails_ends_alone() -> None:
     assert jobs["fine"].streams and jobs["fine, too"].streams
 
 
-async def test_a_batch_that_failed_may_come_again() -> None:
-    """As the scheduler does, one by one: what is done is not done twice."""
-
-    class Failing(FakeLanguage):
-        def prefill(self, contexts: Sequence[Seen], pieces: Sequence[Sequence[int]]) -> list[SeenMore]:
-            if len(contexts) > 1:
-                raise RuntimeError("out of memory")
-            return super().prefill(contexts, pieces)
-
-    model = Failing(prefill_tokens=100, prefill_rows=ROWS)
-    stage = stage_of(model)
-    jobs = [job_of(stage, model, length) for length in (5, 41, 9)]
-    with pytest.raises(RuntimeError, match="out of memory"):
-        stage.run(jobs)
-    assert [job.done for job in jobs] == [False, True, False]
-    for job in jobs:
-        stage.run([job])
-    assert model.read == [[4], [8]]
-    assert isinstance(jobs[1].outcome()[1], InvalidRequest)
-
-
-async def test_a_context_is_asked_for_space_for_its_text_and_for_its_forks() -> None:
-    asked = []
-
-    class Noting(FakeLanguage):
-        def start(
-            self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
-        ) -> Seen:
-            asked.append((capacity, forks, common))
-            return super().start(mode, capacity=capacity, forks=forks, common=common)
-
-    model = Noting()
-    stage = stage_of(model)
-    stage.run([job_of(stage, model, 12, samples=3)])
-    assert asked == [(15, 2, 11)]
-
-
-async def test_space_that_no_token_will_have_is_given_back() -> None:
-    """Of a long prompt each byte was taken for one."""
-    model = FakeLanguage(cache_bytes=100)
-    stage = stage_of(model)
-    options = GenerateOptions(prompt="|" + 11 * "a", max_new_tokens=3, seed=0, mode="attention", samples=2)
-    lease = MemoryBudget(100_000).take(1_000 + 2 * 100 * 50)
-    job = GenerateJob(stage, model, options, None, lease, 50)  # type: ignore[arg-type]
-    stage.run([job])
-    assert job.streams and lease.size == 1_000 + 2 * 100 * (12 + 3)
-
-
 async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
 
     class Small(FakeLanguage):
@@ -146,34 +96,3 @@ async def test_what_never_fits_is_refused_and_not_asked_to_come_again() -> None:
     refusal = too_much.outcome()[1]
     assert isinstance(refusal, InvalidRequest) and refusal.code == "context_too_long"
     assert "27 tokens" in str(refusal)
-
-
-@dataclass
-class Forked(Seen):
-    """A context whose second fork fails."""
-
-    forks: list[Seen] = field(default_factory=list)
-
-    def fork(self) -> Seen:
-        if self.forks:
-            raise RuntimeError("out of memory")
-        self.forks.append(super().fork())
-        return self.forks[-1]
-
-
-async def test_forks_before_one_that_fails_are_given_back() -> None:
-    context = Forked()
-
-    class Full(FakeLanguage):
-        def start(
-            self, mode: str, *, capacity: int = 1, forks: int = 0, common: int = 0, passes: int | None = None
-        ) -> Seen:
-            return context
-
-    model = Full()
-    stage = stage_of(model)
-    job = job_of(stage, model, 12, samples=4)
-    stage.run([job])
-    assert isinstance(job.outcome()[1], InternalError) and not job.streams
-    job.release()  # each once, or the fake complains
-    assert context.is_released and [fork.is_released for fork in context.forks] == [True]

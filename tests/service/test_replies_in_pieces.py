@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rfa.service.cooperative import MAX_POLLS, CooperativeWork
 from rfa.service.engine.reply_size import HELD
 from rfa.service.schemas.filter_replies import FilterReply
 from rfa.service.schemas.text_replies import GenerateReply
@@ -191,15 +190,6 @@ async def test_what_can_never_be_held_is_refused_for_good(connect: Any) -> None:
     assert again.status_code == 200
 
 
-async def test_choices_are_bounded(connect: Any) -> None:
-    body = {"prompt": ["say |"] * 3, "max_tokens": 1}
-    async with connect(max_choices=6) as client:
-        assert (await client.post("/v1/completions", json={**body, "n": 2})).status_code == 200
-        refused = await client.post("/v1/completions", json={**body, "n": 3})
-    error = refused.json()["error"]
-    assert (refused.status_code, error["param"], error["code"]) == (422, "n", "too_large")
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_latents_of_all_choices_count_together(connect: Any, stream: bool) -> None:
     """A hundred tokens of eight numbers beside their five, of which one prompt alone asks for few."""
@@ -229,40 +219,3 @@ async def test_long_details_are_those_of_the_stream(connect: Any) -> None:
         assert details["tokens"] == [event["token"] for event in mine]
         assert details["top_tokens"] == [event["top_tokens"] for event in mine]
         assert details["latents"] == [event["latent"] for event in mine]
-
-
-async def test_turns_are_one_a_round() -> None:
-    """Whatever many have to do, between two pieces of it everyone else has gone on once."""
-    cooperative, log = CooperativeWork(), []
-
-    async def worker(name: str) -> None:
-        for _ in range(3):
-            await cooperative.pause()
-            log.append(name)
-
-    async def bystander() -> None:
-        for _ in range(40):
-            await asyncio.sleep(0)
-            log.append("-")
-
-    await asyncio.gather(*(worker(str(i)) for i in range(5)), bystander())
-    text = "".join(log)
-    assert sorted(text.replace("-", "")) == sorted("01234" * 3)
-    assert all(len(part) <= 1 for part in text.rstrip("-").split("-"))
-
-
-async def test_pieces_stand_back_while_a_stream_is_awaited_but_not_for_ever() -> None:
-    looks = iter([True] * 5 + [False] + [True] * 1_000)
-    looked = []
-
-    def is_awaited() -> bool:
-        looked.append(next(looks))
-        return looked[-1]
-
-    cooperative = CooperativeWork(is_awaited)
-    await cooperative.pause()
-    assert looked == [True] * 5 + [False]
-    await cooperative.run(lambda: None, is_long=True)
-    assert len(looked) == 6 + MAX_POLLS
-    await cooperative.run(lambda: None, is_long=False)
-    assert len(looked) == 6 + MAX_POLLS

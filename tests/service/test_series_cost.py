@@ -12,7 +12,6 @@ from rfa.runtime.series.config import PATCH
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.network_steps import PREFIX
 from rfa.runtime.series.tokens_numba import CELLS
-from rfa.runtime.series.work import count_cells
 from rfa.runtime.uncertainty.interface import FilterOptions, Piece
 from rfa.service.engine import job as jobs
 from rfa.service.engine.filter import stages
@@ -66,22 +65,6 @@ def watched(columns=1, after_call=lambda: None):
 def run_to_end(stage, *jobs):
     while not all(job.done for job in jobs):
         stage.run([job for job in jobs if not job.done])
-
-
-def test_times_tell_how_many_cells_pass(runtime):
-    """As many as the network takes: what a call costs is known before it is paid."""
-    rng = np.random.default_rng(1)
-    times = np.cumsum(rng.choice([0.3, 1.0, 2.0, 40.0, 1e7], 200, p=[0.1, 0.6, 0.2, 0.08, 0.02]))
-    pool, readout = StatePool(runtime.state_fields, 1), runtime.readout((0.9,), (), 0)
-    pool_slot = pool.acquire()
-    runtime.put(pool, pool_slot, runtime.start())
-    for begin, end in [(0, 1), (1, 90), (90, 200)]:
-        counted = np.empty(end - begin, np.int64)
-        count_cells(pool.arrays[f"{PREFIX}clock"][pool_slot.row].copy(), times[begin:end].copy(), counted)
-        before = cells_in(pool, pool_slot)
-        piece = Piece(pool_slot, times[begin:end], np.ones((end - begin, 1)), np.ones(end - begin), readout, 0)
-        runtime.follow(pool, piece)
-        assert counted.sum() == cells_in(pool, pool_slot) - before
 
 
 @pytest.mark.parametrize(("rows", "gap", "columns"), [(300, 1, 1), (40, 100, 1), (12, 3000, 1), (12, 100, 8)])
