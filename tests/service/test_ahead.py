@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 import rfa
 from rfa.service.schemas.filter_fields import USUAL_AHEAD
 from tests.service.live import answer
+from tests.service.test_columns import arrow, send
 
 pytestmark = pytest.mark.anyio
 VALUES = (20 + 5 * np.sin(np.arange(90) / 4) + np.random.default_rng(1).normal(0, 0.3, 90)).round(3).tolist()
@@ -89,12 +89,7 @@ async def test_arrow_and_many_series_have_them_too(client: httpx.AsyncClient) ->
     alone = (await asked(client, values={"y": VALUES}, ahead=3, levels=[0.9]))["ahead"]
     many = await asked(client, series={"one": {"values": {"y": VALUES}}}, ahead=3, levels=[0.9])
     assert many["series"]["one"]["ahead"] == alone
-    body = io.BytesIO()
-    table = pa.table({"y": VALUES})
-    with pa.ipc.new_stream(body, table.schema) as writer:
-        writer.write_table(table)
-    headers = {"Content-Type": "application/vnd.apache.arrow.stream"}
-    reply = await client.post("/filter?ahead=3&levels=0.9", content=body.getvalue(), headers=headers)
+    reply = await send(client, arrow({"y": VALUES}), ahead=3, levels=0.9)
     assert reply.status_code == 200, reply.text
     outputs = pa.ipc.open_stream(reply.content).schema.metadata[b"rfa"]
     assert json.loads(outputs)["ahead"] == alone

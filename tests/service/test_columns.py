@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,6 +20,12 @@ TIMES = [0.0, 0.1, 0.25, 0.25, 0.9, 1.0, 2.5]
 ROWS = [[1.0, 0.2], None, [0.7, None], [0.6, 0.5], [None, None], [40.0, -40.0], [0.1, 0.3]]
 VALUES = {"left": [None if row is None else row[0] for row in ROWS], "right": [row and row[1] for row in ROWS]}
 ASKED: dict[str, Any] = {"levels": [0.5, 0.9], "horizon": [0.1, 0.7], "seed": 3}
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with serving("linear", "oscillator") as client:
+        yield client
 
 
 def arrow(columns: dict[str, Any], **options: Any) -> bytes:
@@ -64,11 +71,10 @@ def as_columns(steps: list[dict[str, Any]], names: list[str]) -> dict[str, list[
         ("oscillator", {"smooth": True}),
     ],
 )
-async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]) -> None:
+async def test_columns_have_the_numbers_of_rows(client: httpx.AsyncClient, model: str, more: dict[str, Any]) -> None:
     """On the compiled filter and on the graphs, which give one step at a time."""
-    async with serving("linear", "oscillator") as client:
-        rows = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "observations": ROWS})
-        columns = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "values": VALUES})
+    rows = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "observations": ROWS})
+    columns = await answer(client, {**ASKED, **more, "model": model, "times": TIMES, "values": VALUES})
     found, expected = columns.pop("columns"), as_columns(rows.pop("steps"), ["left", "right"])
     if more.get("smooth"):
         for what in ("mean", "std"):
@@ -79,11 +85,10 @@ async def test_columns_have_the_numbers_of_rows(model: str, more: dict[str, Any]
     assert columns.pop("ahead") is None and {**columns, "timings": 0} == {**rows, "timings": 0}
 
 
-async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:
+async def test_an_arrow_stream_has_the_numbers_of_columns(client: httpx.AsyncClient) -> None:
     query = {"model": "linear", "levels": "0.5,0.9", "horizon": "0.1,0.7", "seed": 3}
-    async with serving("linear", "oscillator") as client:
-        columns = await answer(client, {**ASKED, "model": "linear", "times": TIMES, "values": VALUES})
-        response = await send(client, arrow({"t": TIMES, **VALUES}), **query)
+    columns = await answer(client, {**ASKED, "model": "linear", "times": TIMES, "values": VALUES})
+    response = await send(client, arrow({"t": TIMES, **VALUES}), **query)
     assert (response.status_code, response.headers["content-type"]) == (200, ARROW)
     table = pa.ipc.open_stream(response.content).read_all()
     assert table.to_pydict() == columns.pop("columns")
@@ -91,7 +96,7 @@ async def test_an_arrow_stream_has_the_numbers_of_columns() -> None:
     assert {**summary, "timings": 0} == {**columns, "timings": 0}
 
 
-async def test_clocks_and_kinds_of_numbers() -> None:
+async def test_clocks_and_kinds_of_numbers(client: httpx.AsyncClient) -> None:
     """Timestamps of any unit are seconds since 1970, wherever they stand; integers and nulls are numbers."""
     begin = 1_700_000_000
     kinds = [
@@ -100,31 +105,29 @@ async def test_clocks_and_kinds_of_numbers() -> None:
                "y": pa.array([1, None, 3], pa.int16())}),
         arrow({"TIME": [begin, begin + 1, begin + 3], "y": pa.array([1, float("nan"), 3], pa.float32())}),
     ]  # fmt: skip
-    async with serving("linear", "oscillator") as client:
-        tables = []
-        for body in kinds:
-            response = await send(client, body, model="auto", seed=1)
-            assert response.status_code == 200, response.text
-            tables.append(pa.ipc.open_stream(response.content).read_all().to_pydict())
-        by_index = await send(client, arrow({"y": [1.0, 2.0]}), model="auto")
+    tables = []
+    for body in kinds:
+        response = await send(client, body, model="auto", seed=1)
+        assert response.status_code == 200, response.text
+        tables.append(pa.ipc.open_stream(response.content).read_all().to_pydict())
+    by_index = await send(client, arrow({"y": [1.0, 2.0]}), model="auto")
     assert tables[0] == tables[1] == tables[2]
     assert tables[0]["t"] == [begin, begin + 1, begin + 3] and tables[0]["anomaly"][1] is None
     assert pa.ipc.open_stream(by_index.content).read_all()["t"].to_pylist() == [0.0, 1.0]
 
 
-async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
+async def test_a_reply_has_the_fields_that_were_asked_for(client: httpx.AsyncClient) -> None:
     sent = {"model": "linear", "times": TIMES, "seed": 3, "horizon": [0.1]}
-    async with serving("linear", "oscillator") as client:
-        full = (await answer(client, {**sent, "observations": ROWS}))["steps"]
-        for fields in (["mean"], ["interval", "anomaly"], ["innovation", "forecast", "weight"], ["samples"]):
-            steps = (await answer(client, {**sent, "observations": ROWS, "fields": fields}))["steps"]
-            assert steps == [{name: step[name] for name in step if name in ("index", "t", *fields)} for step in full]
-            body = {**sent, "observations": ROWS, "fields": fields, "stream": True}
-            lines = (await client.post("/filter", json=body)).text.splitlines()
-            assert [json.loads(line) for line in lines[:-1]] == steps
-        columns = (await answer(client, {**sent, "values": VALUES, "fields": ["std", "nis"]}))["columns"]
-        refused = await client.post("/filter", json={**sent, "observations": ROWS, "fields": ["mena"]})
-        document = (await client.get("/openapi.json")).json()
+    full = (await answer(client, {**sent, "observations": ROWS}))["steps"]
+    for fields in (["mean"], ["interval", "anomaly"], ["innovation", "forecast", "weight"], ["samples"]):
+        steps = (await answer(client, {**sent, "observations": ROWS, "fields": fields}))["steps"]
+        assert steps == [{name: step[name] for name in step if name in ("index", "t", *fields)} for step in full]
+        body = {**sent, "observations": ROWS, "fields": fields, "stream": True}
+        lines = (await client.post("/filter", json=body)).text.splitlines()
+        assert [json.loads(line) for line in lines[:-1]] == steps
+    columns = (await answer(client, {**sent, "values": VALUES, "fields": ["std", "nis"]}))["columns"]
+    refused = await client.post("/filter", json={**sent, "observations": ROWS, "fields": ["mena"]})
+    document = (await client.get("/openapi.json")).json()
     assert set(document["components"]["schemas"]["FilterStepReply"]["required"]) <= steps[0].keys()
     assert sorted(columns) == ["index", "nis", "std.left", "std.right", "t"]
     assert (refused.status_code, refused.json()["error"]["param"]) == (422, "fields[0]")
@@ -146,9 +149,10 @@ async def test_a_reply_has_the_fields_that_were_asked_for() -> None:
         ({"values": {"": [1.0] * 7, "right": [1.0] * 7}}, None, "string_too_short"),
     ],
 )
-async def test_bad_columns_are_refused_by_name(change: dict[str, Any], param: str | None, code: str) -> None:
-    async with serving("linear", "oscillator") as client:
-        response = await client.post("/filter", json={"model": "linear", "times": TIMES, "values": VALUES, **change})
+async def test_bad_columns_are_refused_by_name(
+    client: httpx.AsyncClient, change: dict[str, Any], param: str | None, code: str
+) -> None:
+    response = await client.post("/filter", json={"model": "linear", "times": TIMES, "values": VALUES, **change})
     error = response.json()["error"]
     assert (response.status_code, error["code"]) == (422, code), error
     assert param is None or error["param"] == param
@@ -167,7 +171,7 @@ async def test_more_than_the_server_takes_is_refused_before_it_is_looked_at() ->
         assert response.json()["error"]["param"] == "values.left"
 
 
-async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
+async def test_what_is_no_arrow_stream_of_numbers_is_refused(client: httpx.AsyncClient) -> None:
     good = arrow({"t": TIMES, **VALUES})
     twice = pa.Table.from_arrays([pa.array([1.0]), pa.array([2.0])], ["a", "a"])
     sink = io.BytesIO()
@@ -187,37 +191,34 @@ async def test_what_is_no_arrow_stream_of_numbers_is_refused() -> None:
         sink.getvalue(): "duplicate",
         arrow({"left": [1.0, float("inf")], "right": [1.0, 2.0]}): "finite_number",
     }
-    async with serving("linear", "oscillator") as client:
-        for body, code in bad.items():
-            response = await send(client, body, model="linear")
-            assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
-        unknown = await send(client, good, model="linear", level="0.9")
-        assert unknown.json()["error"]["param"] == "level"
-        for query, param in ((("times", [9.0] * len(TIMES)), "times"), (("model", "auto"), "model")):
-            path = f"/filter?{urlencode([('model', 'linear'), query])}"
-            response = await client.post(path, content=good, headers={"Content-Type": ARROW})
-            error = response.json()["error"]
-            assert (response.status_code, error["param"], error["code"]) == (422, param, "duplicate")
-        assert (await send(client, good, model="linear")).status_code == 200
+    for body, code in bad.items():
+        response = await send(client, body, model="linear")
+        assert (response.status_code, response.json()["error"]["code"]) == (422, code), response.text
+    unknown = await send(client, good, model="linear", level="0.9")
+    assert unknown.json()["error"]["param"] == "level"
+    for query, param in ((("times", [9.0] * len(TIMES)), "times"), (("model", "auto"), "model")):
+        path = f"/filter?{urlencode([('model', 'linear'), query])}"
+        response = await client.post(path, content=good, headers={"Content-Type": ARROW})
+        error = response.json()["error"]
+        assert (response.status_code, error["param"], error["code"]) == (422, param, "duplicate")
+    assert (await send(client, good, model="linear")).status_code == 200
 
 
-async def test_a_list_of_numbers_is_one_column() -> None:
+async def test_a_list_of_numbers_is_one_column(client: httpx.AsyncClient) -> None:
     numbers = [1.0, None, 2.0, 1.5, 1.8]
-    async with serving("linear", "oscillator") as client:
-        plain, named = [await answer(client, {"values": one, **ASKED}) for one in (numbers, {"y": numbers})]
-        assert plain.pop("timings") and named.pop("timings")
-        assert plain == named
-        refused = await client.post("/filter", json={"values": [1.0, "two"]})
-        assert refused.status_code == 422 and refused.json()["error"]["param"] == "values.y[1]"
+    plain, named = [await answer(client, {"values": one, **ASKED}) for one in (numbers, {"y": numbers})]
+    assert plain.pop("timings") and named.pop("timings")
+    assert plain == named
+    refused = await client.post("/filter", json={"values": [1.0, "two"]})
+    assert refused.status_code == 422 and refused.json()["error"]["param"] == "values.y[1]"
 
 
-async def test_a_column_has_nothing_where_it_has_shown_nothing() -> None:
+async def test_a_column_has_nothing_where_it_has_shown_nothing(client: httpx.AsyncClient) -> None:
     """A step has a number for each component, and there it is as wide as can be."""
     late, other = [None, None, 100.0, 101.0], [1.0, 2.0, 1.5, None]
     body = {"model": "auto", "levels": [0.9], "horizon": [1.0]}
-    async with serving("linear", "oscillator") as client:
-        found = await answer(client, {**body, "values": {"late": late, "other": other}})
-        steps = (await answer(client, {**body, "observations": list(zip(late, other, strict=True))}))["steps"]
+    found = await answer(client, {**body, "values": {"late": late, "other": other}})
+    steps = (await answer(client, {**body, "observations": list(zip(late, other, strict=True))}))["steps"]
     columns = found["columns"]
     of_late = [name for name in columns if name.endswith(".late") and not name.startswith("innovation")]
     assert len(of_late) == 2 + 2 + 2 + 2

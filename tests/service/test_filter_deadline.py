@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
-import io
 import json
 import logging
 import math
@@ -14,22 +13,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import urlencode
 
 import pyarrow as pa
 import pytest
 
 from rfa.runtime.filters import sequence as filter_sequence
-from rfa.service.arrow import ARROW
 from rfa.service.engine import job as jobs
 from tests.service.live import answer, serving
 from tests.service.models import FakeFilter, fake_models
+from tests.service.test_columns import arrow, send
 
 pytestmark = pytest.mark.anyio
-BUNDLES = Path(__file__).parents[2] / "bundles"
 # More than two pieces of a compiled filter, of 256 observations each.
 COUNT = 600
 ROWS: list[Any] = [
@@ -125,10 +121,6 @@ async def test_the_last_line_of_a_stream_says_it(clock: Clock, model: str, accep
 async def test_columns_and_arrow_streams_end_with_what_there_is(clock: Clock, calls: int) -> None:
     """Also where there is nothing yet: every column is there, and empty."""
     named = {"model": "linear", "levels": [0.9], "seed": 5}
-    table = pa.table(VALUES)
-    sink = io.BytesIO()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
     async with served() as client:
         whole = await answer(client, {**named, "values": VALUES})
         ring = (
@@ -136,9 +128,8 @@ async def test_columns_and_arrow_streams_end_with_what_there_is(clock: Clock, ca
         )
         with ring(clock):
             summary = await answer(client, {**named, "values": VALUES, "deadline_ms": LATE})
-        query = urlencode({"model": "linear", "levels": "0.9", "seed": 5, "deadline_ms": LATE})
         with ring(clock):
-            response = await client.post(f"/filter?{query}", content=sink.getvalue(), headers={"Content-Type": ARROW})
+            response = await send(client, arrow(VALUES), model="linear", levels=0.9, seed=5, deadline_ms=LATE)
         read = pa.ipc.open_stream(response.content).read_all()
     found = [(summary.pop("columns"), summary), (read.to_pydict(), json.loads(read.schema.metadata[b"rfa"]))]
     assert whole["finish_reason"] == "complete"
@@ -177,16 +168,6 @@ async def test_a_deadline_before_the_first_step_still_answers(clock: Clock, more
         assert (last["finish_reason"], last["smoothed"], last["calibration"]["scored"]) == ("deadline", None, 0)
         again = await answer(client, body("linear", state=last["state"]))
         assert again["steps"] == whole["steps"]
-
-
-async def test_attention_ends_there_too(clock: Clock) -> None:
-    model = "oscillator"
-    short = {"observations": ROWS[:40], "mode": "attention"}
-    async with served() as client:
-        whole = await answer(client, body(model, **short))
-        with ring_after(client, model, 7, clock):
-            cut = await answer(client, body(model, **short, deadline_ms=LATE))
-    assert (cut["finish_reason"], cut["steps"]) == ("deadline", whole["steps"][:7])
 
 
 @pytest.mark.parametrize("is_looking_back", [False, True])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,19 +13,15 @@ import pyarrow as pa
 import pytest
 
 from rfa.runtime.filters.compiled_system import SystemRuntime
-from rfa.runtime.filters.presets import PRESETS
 from rfa.runtime.filters.system import System
-from rfa.runtime.uncertainty.interface import FilterOptions
 from rfa.service.engine import system_cache as systems
 from rfa.service.engine.engine import Engine
-from rfa.service.memory import MemoryBudget
 from rfa.service.schemas.filter_replies import FilterReply, MergeReply
-from rfa.service.schemas.filter_requests import FilterRequest
-from rfa.service.schemas.system import SystemRequest
 from tests.runtime.filters.test_system import REFUSED
 from tests.service.live import answer, refusal, serving
 from tests.service.replies import read
-from tests.service.test_filter_stream import Socket
+from tests.service.stream_socket import Socket
+from tests.service.test_columns import arrow, send
 
 pytestmark = pytest.mark.anyio
 LEVEL: dict[str, Any] = {"preset": "level", "process_noise": 0.1, "measurement_noise": 0.5}
@@ -61,11 +56,6 @@ def engine_of(client: httpx.AsyncClient) -> Engine:
 # What is told.
 
 
-async def test_the_schema_names_the_presets() -> None:
-    schema = SystemRequest.model_json_schema()["properties"]["preset"]["anyOf"][0]
-    assert schema["enum"] == list(PRESETS)
-
-
 async def test_a_series_is_filtered_by_the_system_that_came_with_it() -> None:
     async with serving(sessions="memory") as client:
         reply = await client.post("/filter", json={**BODY, "levels": [0.9]})
@@ -97,19 +87,11 @@ async def test_everything_that_needs_no_graphs_is_had() -> None:
 
 async def test_columns_and_arrow_take_a_system_too() -> None:
     table = pa.table({"t": TIMES, "x": [1.0, 1.5, None, 3, 40, 4], "y": [2.0, None, None, 1, 1.5, 2]})
-    body = io.BytesIO()
-    with pa.ipc.new_stream(body, table.schema) as writer:
-        writer.write_table(table)
     async with serving(sessions="memory") as client:
         plain = await post(client, **BODY)
         columns = {name: table[name].to_pylist() for name in ("x", "y")}
         found = await post(client, system=PLANE, times=TIMES, values=columns)
-        reply = await client.post(
-            "/filter",
-            params={"system": json.dumps(PLANE)},
-            content=body.getvalue(),
-            headers={"Content-Type": "application/vnd.apache.arrow.stream"},
-        )
+        reply = await send(client, arrow(table.to_pydict()), system=json.dumps(PLANE))
     means = np.array([step["mean"] for step in plain["steps"]])
     np.testing.assert_array_equal(found["columns"]["mean.x"], means[:, 0])
     streamed = pa.ipc.open_stream(reply.content).read_all()
@@ -203,47 +185,12 @@ async def test_what_is_wrong_with_a_system_is_named() -> None:
         assert (unstable["param"], unstable["code"]) == ("system.A", "invalid_system")
 
 
-def test_every_field_of_a_system_is_described() -> None:
-    fields = SystemRequest.model_json_schema()["properties"]
-    assert all(field.get("description") for field in fields.values())
-    assert FilterRequest.model_validate({"system": PLANE, "observations": [[1, 2]]}).system is not None
-
-
 # What a server keeps.
 
 
 def numbered() -> Iterator[dict[str, Any]]:
     for k in range(1, 100_000):
         yield {**LEVEL, "process_noise": k / 1024}
-
-
-@pytest.mark.slow
-async def test_thousands_of_systems_do_not_fill_a_server() -> None:
-    """A live stream goes on meanwhile, as if it were alone; each system that was kept answers as it did."""
-    async with serving(sessions="memory") as client:
-        socket = Socket(client.app)  # type: ignore[attr-defined]
-        await socket.start(system=PLANE, seed=1)
-        socket.frame({"t": 0.0, "y": ROWS[0]})
-        first = await socket.reply()
-        documents, found = numbered(), {}
-        for k in range(1_000):
-            document = next(documents)
-            reply = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
-            if k % 100 == 0:
-                found[k] = document, reply
-        cache = engine_of(client)._systems
-        assert cache.cached <= systems.MAX_CACHED and cache.count <= systems.MAX_CACHED + 1
-        assert sum(system.own_bytes for system in cache._cached.values()) <= systems.MAX_CACHED_BYTES
-        for document, reply in found.values():
-            again = await post(client, system=document, observations=[[1.0], [2.0]], fields=["mean"])
-            assert (again["steps"], again["model"]) == (reply["steps"], reply["model"])
-        socket.frame({"t": 0.5, "y": ROWS[1]})
-        second = await socket.reply()
-        await socket.leave()
-        whole = await post(client, system=PLANE, times=[0.0, 0.5], observations=ROWS[:2], seed=1)
-        assert [first, second] == whole["steps"]
-        exposition = (await client.get("/metrics")).text
-    assert "system:" not in exposition and 'model_name="system"' in exposition
 
 
 async def test_large_systems_are_kept_by_their_bytes() -> None:
@@ -253,19 +200,9 @@ async def test_large_systems_are_kept_by_their_bytes() -> None:
             await post(client, system=large, observations=[[1.0] * 40], fields=["mean"])
         cache = engine_of(client)._systems
         held = sum(system.own_bytes for system in cache._cached.values())
+        exposition = (await client.get("/metrics")).text
     assert 0 < cache.cached < 12 and held <= systems.MAX_CACHED_BYTES
-
-
-async def test_a_request_leases_what_its_system_takes() -> None:
-    async with serving(sessions="memory") as client:
-        engine, budget = engine_of(client), MemoryBudget(1 << 30)
-        choice = await engine.resolve_filter(None, SystemRequest.model_validate({**LEVEL, "dimensions": 64}))
-        assert isinstance(choice, systems.ServedSystem)
-        options = FilterOptions(np.zeros(1), np.zeros((1, 64)), np.ones(1), (0.9,))
-        with budget.take(0) as lease:
-            job = engine.filter(choice, options, lease)
-            assert lease.size >= choice.own_bytes + choice.model.state_bytes
-            job.cancel()
+    assert "system:" not in exposition and 'model_name="system"' in exposition
 
 
 async def test_systems_are_made_one_at_a_time_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
