@@ -11,8 +11,10 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import anyio.from_thread
 import fastapi._compat.v2
 import httpx
 import uvloop
@@ -65,6 +67,16 @@ async def connected(models: Models | None = None, **settings: Any) -> AsyncItera
 def serving(*names: str, **settings: Any) -> AbstractAsyncContextManager[Any]:
     """A client of an application with default bundles."""
     return connected(bundled(*names), **settings)
+
+
+@contextmanager
+def blocking(client: AbstractAsyncContextManager[Any]) -> Iterator[Callable[..., httpx.Response]]:
+    """`post(path, json=…)` of a client, for tests that are not coroutines."""
+    with (
+        anyio.from_thread.start_blocking_portal() as portal,
+        portal.wrap_async_context_manager(client) as opened,
+    ):
+        yield lambda path, **given: portal.call(partial(opened.post, path, **given))
 
 
 async def answer(client: httpx.AsyncClient, document: Any, path: str = "/filter") -> Any:

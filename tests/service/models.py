@@ -250,7 +250,6 @@ class FakeFilter:
         return self.name
 
     def sized(self, size: int) -> FakeFilter:
-        """Itself."""
         return self
 
     @property
@@ -286,11 +285,7 @@ class FakeFilter:
 
     def unpack(self, data: bytes) -> Means:
         if len(data) != self.state_bytes:
-            raise InvalidInput(
-                "state belongs to another model or is truncated; pass a state that this model returned",
-                param="state",
-                code="state_invalid",
-            )
+            raise invalid_state()
         time, count, seed = struct.unpack_from("<dQQ", data)
         sums = np.frombuffer(data, "<f8", self.observation_size, 24)
         return Means(sums, np.frombuffer(data, "<i8", offset=24 + sums.nbytes), time, count, seed)

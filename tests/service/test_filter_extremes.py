@@ -6,14 +6,13 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import anyio.from_thread
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rfa.service.schemas.filter_replies import FilterReply
-from tests.service.live import serving
+from tests.service.live import blocking, serving
 from tests.service.replies import read
 
 SIZES = {"linear": 2, "oscillator": 2, "auto": 1}
@@ -26,16 +25,8 @@ VALUES = st.sampled_from([0.0, *TINY, 1e-6, 1.0, 1e4, 1e9, 1e11, 1e12]).flatmap(
 @pytest.fixture(scope="module")
 def post() -> Iterator[Any]:
     """`post(body)` to a server with the three filters."""
-    with (
-        anyio.from_thread.start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(serving("linear", "oscillator")) as client,
-    ):
-
-        async def ask(body: dict[str, Any]) -> httpx.Response:
-            response: httpx.Response = await client.post("/filter", json=body)
-            return response
-
-        yield lambda body: portal.call(ask, body)
+    with blocking(serving("linear", "oscillator")) as ask:
+        yield lambda body: ask("/filter", json=body)
 
 
 @st.composite
@@ -108,8 +99,7 @@ def test_extremes_survive_a_state(post: Any, body: dict[str, Any], cut: int) -> 
     assert parts[0]["steps"] + parts[1]["steps"] == whole.json()["steps"]
 
 
-@pytest.mark.parametrize("smooth", [False, True])
-@pytest.mark.parametrize("samples", [0, 2])
+@pytest.mark.parametrize(("smooth", "samples"), [(False, 0), (True, 2)])
 def test_a_metric_that_begins_at_zero_is_followed(post: Any, smooth: bool, samples: int) -> None:
     """0, then 10¹¹ bytes: the square of that in units of a noise that is not known yet is beyond float32."""
     values = [0.0, *[1e11 * (1 + 0.01 * (i % 3)) for i in range(40)]]
@@ -147,10 +137,10 @@ def test_levels_have_names_of_their_own(post: Any, mode: str, stream: bool) -> N
         ([0.9, 0.90], "levels[1]", "duplicate"),
     ],
 )
-@pytest.mark.parametrize("more", [{}, {"smooth": True}, {"mode": "attention"}, {"stream": True}])
+@pytest.mark.parametrize("stream", [False, True])
 def test_levels_that_cannot_be_reported_are_refused(
-    post: Any, levels: list[float], param: str, code: str, more: dict[str, Any]
+    post: Any, levels: list[float], param: str, code: str, stream: bool
 ) -> None:
-    response = post({"observations": [[1.0, 2.0]], "model": "oscillator", "levels": levels, **more})
+    response = post({"observations": [[1.0, 2.0]], "model": "oscillator", "levels": levels, "stream": stream})
     error = response.json()["error"]
     assert (response.status_code, error["param"], error["code"]) == (422, param, code)

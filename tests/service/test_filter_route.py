@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -10,6 +11,7 @@ import pytest
 
 from rfa.service.errors import RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
+from tests.service.live import connected
 from tests.service.models import FakeFilter, fake_models
 from tests.service.replies import read
 
@@ -63,6 +65,12 @@ async def test_streams_say_what_the_plain_reply_says(connect: Any, accept: str |
     assert (done.model, done.log_likelihood, done.seed) == (plain["model"], plain["log_likelihood"], plain["seed"])
 
 
+@pytest.fixture(scope="module")
+async def bounded() -> AsyncIterator[Any]:
+    async with connected(max_reply_numbers=4000, max_observations=5) as client:
+        yield client
+
+
 @pytest.mark.parametrize(
     ("change", "param", "code"),
     [
@@ -89,13 +97,13 @@ async def test_streams_say_what_the_plain_reply_says(connect: Any, accept: str |
         ({"mode": "attention", "return_state": True}, "mode", "no_state"),
         ({"mode": "attention", "state": "token"}, "mode", "no_state"),
         ({"what": 1}, "what", "extra_forbidden"),
+        ({"observations": [[1, 2]] * 6, "times": None}, "observations", "too_large"),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param: str, code: str, stream: bool) -> None:
-    async with connect(max_reply_numbers=4000) as client:
-        response = await client.post("/filter", json={**SEQUENCE, **change, "stream": stream})
-        after = await client.post("/filter", json=SEQUENCE)
+async def test_a_bad_field_is_named(bounded: Any, change: dict[str, Any], param: str, code: str, stream: bool) -> None:
+    response = await bounded.post("/filter", json={**SEQUENCE, **change, "stream": stream})
+    after = await bounded.post("/filter", json=SEQUENCE)
     if stream and param.partition("[")[0] in ("observations", "times", "noise") and "[" in param:
         refused = [line for line in lines(response) if "error" in line]
         assert len(refused) == lines(response)[-1]["refused"] == (3 if code == "list_type" else 1)
@@ -109,18 +117,6 @@ async def test_a_bad_field_is_named(connect: Any, change: dict[str, Any], param:
     # Of one column each number is a row all the same.
     assert code != "list_type" or '"observations": [[21.4], [21.5]]' in error["message"]
     assert [step["mean"] for step in after.json()["steps"]] == MEANS
-
-
-async def test_the_message_of_a_wrong_shape_names_the_model(connect: Any) -> None:
-    async with connect() as client:
-        response = await client.post("/filter", json={"observations": [None, [1.0]]})
-    assert response.json()["error"]["message"] == "observations[1] has 1 values, but model 'mean' takes 2"
-
-
-async def test_too_many_observations(connect: Any) -> None:
-    async with connect(max_observations=3) as client:
-        response = await client.post("/filter", json=SEQUENCE)
-    assert (response.status_code, response.json()["error"]["code"]) == (422, "too_large")
 
 
 async def test_a_broken_sequence_fails_alone(connect: Any) -> None:
@@ -164,13 +160,8 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
         metrics = (await client.get("/metrics")).text
         first = [(await client.post("/filter", json={"observations": [[1.0, 1.0]] * k})).json() for k in (71, 72)]
     assert plain["calibration"] == lines(stream)[-1]["calibration"] == smooth["calibration"] == CHECKS
-    nothing: dict[str, Any] = {
-        "coverage": {"0.5": None, "0.9": None},
-        "bound": None,
-        "weighted_nis": None,
-        "pit": [0] * 10,
-    }
-    nothing["weighted_nis_bins"] = [0] * 8
+    nothing: dict[str, Any] = {"coverage": {"0.5": None, "0.9": None}, "bound": None, "weighted_nis": None}
+    nothing |= {"pit": [0] * 10, "weighted_nis_bins": [0] * 8}
     nothing["components"] = [{"scored": 0, "coverage": nothing["coverage"]}] * 2
     assert one["calibration"] == {**CHECKS, "scored": 0, **nothing}
     checks = many["calibration"]
@@ -194,16 +185,6 @@ async def test_the_reply_says_how_its_forecasts_came_true(connect: Any) -> None:
     for edge in ("0.1", "0.25", "0.5", "1", "2", "4", "8", "+Inf"):
         count = 2 * 3 + 99.0 if edge == "2" else 0.0
         assert f'rfa_filter_forecast_nis_observations_total{{bin="{edge}",model_name="mean"}} {count}' in metrics
-
-
-async def test_a_stream_that_goes_on_may_have_begun_at_either_end(connect: Any) -> None:
-    steady = [[1.0, 1.0]] * 100
-    async with connect() as client:
-        first = (await client.post("/filter", json={"observations": steady, "return_state": True})).json()
-        second = (await client.post("/filter", json={"observations": steady, "state": first["state"]})).json()
-    assert (first["calibration"]["scored"], second["calibration"]["scored"]) == (198, 200)
-    assert first["calibration"]["bound"] == pytest.approx(2 * 1.025 / (0.025 * 198))
-    assert second["calibration"]["bound"] == pytest.approx(2 * 1.525 / (0.025 * 200))
 
 
 async def test_an_unknown_time_zone_is_refused(connect: Any) -> None:

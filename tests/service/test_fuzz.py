@@ -6,21 +6,18 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import anyio.from_thread
 import httpx
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rfa.service.app import create_app
 from rfa.service.errors import ErrorReply, RowErrorReply
 from rfa.service.schemas.filter_replies import FilterDone, FilterReply, FilterStepReply
 from rfa.service.schemas.filter_requests import FilterRequest as FilterBody
 from rfa.service.schemas.openai import Completion, CompletionChunk, CompletionRequest, StreamOptions
 from rfa.service.schemas.text_replies import GenerateEvent, GenerateReply
 from rfa.service.schemas.text_requests import GenerateParameters, GenerateRequest
-from rfa.service.settings import Settings
-from tests.service.models import fake_models
+from tests.service.live import blocking, connected
 from tests.service.replies import read
 
 LIMITS: dict[str, Any] = {"max_new_tokens": 100, "max_observations": 50, "max_reply_numbers": 20_000, "workers": 2}
@@ -92,17 +89,14 @@ def documents(names: list[str], required: str) -> st.SearchStrategy[dict[str, An
 parameters = st.fixed_dictionaries(
     {}, optional={name: sane.get(name, anything) for name in GenerateParameters.model_fields}
 )
+sane_parameters = st.fixed_dictionaries(
+    {}, optional={name: values for name, values in sane.items() if name in GenerateParameters.model_fields}
+)
 generate_bodies = st.one_of(
     documents(list(GenerateRequest.model_fields), "inputs"),
-    st.fixed_dictionaries({"inputs": sane["inputs"], "parameters": parameters}, optional={"stream": sane["stream"]}),
-    st.fixed_dictionaries(
-        {
-            "inputs": sane["inputs"],
-            "parameters": st.fixed_dictionaries(
-                {}, optional={k: v for k, v in sane.items() if k in GenerateParameters.model_fields}
-            ),
-        },
-        optional={"stream": sane["stream"]},
+    *(
+        st.fixed_dictionaries({"inputs": sane["inputs"], "parameters": each}, optional={"stream": sane["stream"]})
+        for each in (parameters, sane_parameters)
     ),
     anything,
 )
@@ -124,31 +118,11 @@ filter_bodies = st.one_of(
 )
 
 
-class Server:
-    """The application with an event loop of its own, for tests that are not coroutines."""
-
-    def __init__(self, portal: Any, client: httpx.AsyncClient) -> None:
-        self._portal, self._client = portal, client
-
-    def post(self, path: str, body: bytes) -> httpx.Response:
-        async def send() -> httpx.Response:
-            return await self._client.post(path, content=body, headers={"content-type": "application/json"})
-
-        return self._portal.call(send)
-
-
 @pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    app = create_app(Settings(bundles=(), processes=1, **LIMITS), load=lambda _: fake_models())
-    with (
-        anyio.from_thread.start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(app.router.lifespan_context(app)),
-    ):
-        client = httpx.AsyncClient(
-            transport=httpx.ASGITransport(app, raise_app_exceptions=False), base_url="http://localhost"
-        )
-        yield Server(portal, client)
-        portal.call(client.aclose)
+def post() -> Iterator[Any]:
+    """`post(path, body)` of bytes that say that they are JSON."""
+    with blocking(connected(**LIMITS)) as ask:
+        yield lambda path, body: ask(path, content=body, headers={"content-type": "application/json"})
 
 
 def refuse_constant(name: str) -> float:
@@ -194,39 +168,39 @@ SLOW_IS_FINE = settings(
 
 @SLOW_IS_FINE
 @given(document=generate_bodies)
-def test_generate(server: Server, document: Any) -> None:
-    check(server.post("/generate", encoded(document)), GenerateReply, GenerateEvent)
-    after = server.post("/generate", b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}')
+def test_generate(post: Any, document: Any) -> None:
+    check(post("/generate", encoded(document)), GenerateReply, GenerateEvent)
+    after = post("/generate", b'{"inputs": "say |", "parameters": {"max_new_tokens": 3}}')
     assert after.json()["generated_text"] == "the"
 
 
 @SLOW_IS_FINE
 @given(document=generate_bodies)
-def test_generate_by_its_other_names(server: Server, document: Any) -> None:
-    check(server.post("/", encoded(document)), GenerateReply, GenerateEvent)
-    streamed = server.post("/generate_stream", encoded(document))
+def test_generate_by_its_other_names(post: Any, document: Any) -> None:
+    check(post("/", encoded(document)), GenerateReply, GenerateEvent)
+    streamed = post("/generate_stream", encoded(document))
     assert streamed.status_code != 200 or streamed.headers["content-type"].startswith("text/event-stream")
     check(streamed, GenerateReply, GenerateEvent)
 
 
 @SLOW_IS_FINE
 @given(document=completion_bodies)
-def test_completions(server: Server, document: Any) -> None:
-    check(server.post("/v1/completions", encoded(document)), Completion, CompletionChunk)
-    after = server.post("/v1/completions", b'{"prompt": ["say |", "|"], "max_tokens": 3, "temperature": 0}')
+def test_completions(post: Any, document: Any) -> None:
+    check(post("/v1/completions", encoded(document)), Completion, CompletionChunk)
+    after = post("/v1/completions", b'{"prompt": ["say |", "|"], "max_tokens": 3, "temperature": 0}')
     assert [choice["text"] for choice in after.json()["choices"]] == ["the", "the"]
 
 
 @SLOW_IS_FINE
 @given(document=filter_bodies)
-def test_filter(server: Server, document: Any) -> None:
-    check(server.post("/filter", encoded(document)), FilterReply, FilterStepReply, FilterDone)
-    after = server.post("/filter", b'{"observations": [[1, 2], [3, null]]}')
+def test_filter(post: Any, document: Any) -> None:
+    check(post("/filter", encoded(document)), FilterReply, FilterStepReply, FilterDone)
+    after = post("/filter", b'{"observations": [[1, 2], [3, null]]}')
     assert [step["mean"] for step in after.json()["steps"]] == [[1, 2], [2, 2]]
 
 
 @SLOW_IS_FINE
 @given(body=st.binary(max_size=60) | st.text(alphabet='{}[]",:\\u0d8einputs1-.', max_size=60).map(str.encode))
-def test_bytes_that_may_be_no_json(server: Server, body: bytes) -> None:
+def test_bytes_that_may_be_no_json(post: Any, body: bytes) -> None:
     for path in ("/generate", "/filter", "/", "/generate_stream", "/v1/completions"):
-        assert server.post(path, body).status_code == 422
+        assert post(path, body).status_code == 422

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +20,19 @@ from rfa.service.memory import MemoryBudget
 from rfa.service.reading.subprocess_reader import read_in_subprocess
 from rfa.service.schemas.files import ReadReply
 from tests.data.everyday_readings import EVERYDAY, RIGHT
+from tests.service.live import connected
 from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 CORPUS = Path(__file__).resolve().parent.parent / "data" / "corpus"
 BODY = {"content-type": "application/octet-stream"}
 OPTIONS = {"time": None, "columns": [], "by": [], "sheet": None, "zone": "UTC", "every": None, "most_numbers": 1000}
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[Any]:
+    async with connected() as client:
+        yield client
 
 
 def packed_parquet(rows: int) -> bytes:
@@ -37,12 +44,11 @@ def packed_parquet(rows: int) -> bytes:
 @pytest.mark.parametrize(
     "name", ["berlin_autumn.csv", "missing_words.csv", "packed.csv.gz", "typed.parquet", "workbook.xlsx"]
 )
-async def test_a_file_is_read_as_the_command_reads_it(connect: Any, name: str) -> None:
+async def test_a_file_is_read_as_the_command_reads_it(client: Any, name: str) -> None:
     if name.endswith("xlsx"):
         pytest.importorskip("python_calamine")
     series = load_series(CORPUS / name)
-    async with connect() as client:
-        reply = await client.post("/read", content=(CORPUS / name).read_bytes(), headers=BODY)
+    reply = await client.post("/read", content=(CORPUS / name).read_bytes(), headers=BODY)
     assert reply.status_code == 200, reply.text
     (found,) = read(ReadReply, reply.content).series.values()
     assert found.times == series.times.tolist()
@@ -52,10 +58,9 @@ async def test_a_file_is_read_as_the_command_reads_it(connect: Any, name: str) -
 
 
 @pytest.mark.parametrize("name", RIGHT)
-async def test_an_everyday_file_is_read_right(connect: Any, name: str) -> None:
+async def test_an_everyday_file_is_read_right(client: Any, name: str) -> None:
     options, keys, names, times, values, note = RIGHT[name]
-    async with connect() as client:
-        reply = await client.post("/read", params=options, content=(EVERYDAY / name).read_bytes(), headers=BODY)
+    reply = await client.post("/read", params=options, content=(EVERYDAY / name).read_bytes(), headers=BODY)
     assert reply.status_code == 200, reply.text
     found = read(ReadReply, reply.content).series
     assert list(found) == [" / ".join(key) for key in keys]
@@ -66,28 +71,25 @@ async def test_an_everyday_file_is_read_right(connect: Any, name: str) -> None:
     assert note in " · ".join(first.notes)
 
 
-async def test_marks_of_missing_values_can_be_kept_and_added(connect: Any) -> None:
+async def test_marks_of_missing_values_can_be_kept_and_added(client: Any) -> None:
     content = (EVERYDAY / "sentinels.csv").read_bytes()
-    async with connect() as client:
-        reply = await client.post("/read", params={"missing": ["none", "5.3"]}, content=content, headers=BODY)
+    reply = await client.post("/read", params={"missing": ["none", "5.3"]}, content=content, headers=BODY)
     wind = read(ReadReply, reply.content).series[""].values["wind"]
     assert wind[0] is None and -999 in wind and 9999 in wind
 
 
-async def test_what_it_answers_goes_into_filter_as_it_is(connect: Any) -> None:
-    async with connect() as client:
-        text = b"time,a,b\n2026-01-01,1,2\n2026-01-02,,3\n2026-01-03,2,2\n"
-        (series,) = (await client.post("/read", content=text, headers=BODY)).json()["series"].values()
-        reply = await client.post("/filter", json={"times": series["times"], "values": series["values"]})
+async def test_what_it_answers_goes_into_filter_as_it_is(client: Any) -> None:
+    text = b"time,a,b\n2026-01-01,1,2\n2026-01-02,,3\n2026-01-03,2,2\n"
+    (series,) = (await client.post("/read", content=text, headers=BODY)).json()["series"].values()
+    reply = await client.post("/filter", json={"times": series["times"], "values": series["values"]})
     assert reply.status_code == 200, reply.text
     assert reply.json()["columns"]["t"] == series["times"]
 
 
-async def test_series_that_a_column_tells_apart(connect: Any) -> None:
+async def test_series_that_a_column_tells_apart(client: Any) -> None:
     text = "time,who,v\n" + "".join(f"2026-01-0{day},{who},{day}\n" for who in "xy" for day in range(1, 8))
-    async with connect() as client:
-        reply = await client.post("/read", params={"by": "who"}, content=text.encode(), headers=BODY)
-        found = await client.post("/read", content=text.encode(), headers=BODY)
+    reply = await client.post("/read", params={"by": "who"}, content=text.encode(), headers=BODY)
+    found = await client.post("/read", content=text.encode(), headers=BODY)
     for answer in (reply, found):
         assert {name: series["values"] for name, series in answer.json()["series"].items()} == {
             "x": {"v": [*range(1, 8)]},
@@ -108,17 +110,15 @@ async def test_series_that_a_column_tells_apart(connect: Any) -> None:
     ],
     ids=["empty", "no text", "ragged", "packed bomb", "bomb of columns", "large"],
 )
-async def test_a_dear_file_is_refused(connect: Any, make: Callable[[], bytes], status: int, code: str) -> None:
-    async with connect() as client:
-        reply = await client.post("/read", content=make(), headers=BODY)
-        assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), reply.text
-        assert client.app.state.memory.leased_bytes == 0
-        assert (await client.post("/read", content=b"y\n1.5\n2.5\n", headers=BODY)).status_code == 200
+async def test_a_dear_file_is_refused(client: Any, make: Callable[[], bytes], status: int, code: str) -> None:
+    reply = await client.post("/read", content=make(), headers=BODY)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (status, code), reply.text
+    assert client.app.state.memory.leased_bytes == 0
+    assert (await client.post("/read", content=b"y\n1.5\n2.5\n", headers=BODY)).status_code == 200
 
 
-async def test_a_form_around_a_file_is_refused_with_what_to_do(connect: Any) -> None:
-    async with connect() as client:
-        reply = await client.post("/read", files={"file": b"t,y\n0,1\n"})
+async def test_a_form_around_a_file_is_refused_with_what_to_do(client: Any) -> None:
+    reply = await client.post("/read", files={"file": b"t,y\n0,1\n"})
     assert reply.status_code == 415
     assert "--data-binary" in reply.json()["error"]["message"]
 
