@@ -17,19 +17,7 @@ import pytest
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.text.contexts import StepOutput
 from rfa.runtime.text.loading import load_on_cpu
-from rfa.service.engine.device import language_loader
-from rfa.service.engine.text.drift import (
-    MAX_PROMPT,
-    MAX_TOKENS,
-    DriftMeter,
-    DriftSample,
-    DriftTally,
-    drift_sample,
-    drift_steps,
-)
-from rfa.service.metrics import Metrics
-from rfa.service.schemas.text_requests import MAX_SAMPLES
-from rfa.service.settings import Settings
+from rfa.service.engine.text.drift import MAX_PROMPT, MAX_TOKENS, DriftSample, DriftTally, drift_sample, drift_steps
 from tests.runtime.text.exact import read_on
 from tests.service.models import FakeLanguage, Seen, SeenMore, fake_models
 from tests.waiting import until
@@ -129,23 +117,6 @@ async def test_requests_do_not_wait_for_it_and_one_is_taken_at_a_time(connect: A
         assert counted(client, "tokens") == 5  # those that came in between were not kept
 
 
-async def test_nothing_is_read_again_where_that_is_off(connect: Any) -> None:
-    async with connect(fake_models(Modal()), drift_every=0) as client:
-        for _ in range(3):
-            await generate(client)
-        assert client.app.state.engine._drift._thread is None
-
-
-async def test_a_text_that_goes_on_from_a_state_is_left_to_the_next(connect: Any) -> None:
-    """Its beginning is not known here; it does not use up the turn of a text that can be taken."""
-    async with connect(fake_models(Modal()), drift_every=2) as client:
-        state = (await generate(client, return_state=True))["state"]
-        await generate(client, "", state=state)
-        assert client.app.state.engine._drift._thread is None
-        await generate(client)
-        await until(lambda: counted(client, "tokens") == 5)
-
-
 async def test_a_model_that_breaks_down_is_counted_nowhere(connect: Any, caplog: pytest.LogCaptureFixture) -> None:
     model = Modal()
     model.by_mode["attention"].poison = "say"
@@ -181,19 +152,6 @@ def test_what_is_read_again_is_bounded() -> None:
         {"runtime": "torch"},
     ):  # fmt: skip
         assert drift_sample(finished(**change)) is None
-
-
-def test_a_meter_that_is_closed_takes_no_more() -> None:
-    meter = DriftMeter(1, Metrics())
-    meter.close()
-    meter.offer(finished())
-    assert meter._thread is None
-
-
-@pytest.mark.parametrize(("every", "more"), [(0, 0), (7, 1)])
-def test_it_has_a_slot_that_no_request_needs(every: int, more: int) -> None:
-    load = language_loader(Settings(bundles=(), max_running=2, drift_every=every))
-    assert load(open_bundle(BUNDLES / "books")).pool.capacity == 2 * MAX_SAMPLES + more
 
 
 @pytest.mark.parametrize("runtime", ["compiled", "onnx"])

@@ -157,13 +157,3 @@ async def test_a_model_with_one_number_accepts_that(connect: Connect) -> None:
         body["parameters"]["passes"] = 2
         refusal = await post(client, "/generate", body, 422)
     assert refusal["message"] == "parameters.passes of model 'recite' must be 1, or null"
-
-
-async def test_the_range_is_reported(connect: Connect, models: Models) -> None:
-    async with connect(models) as client:
-        info = {model["name"]: model["passes"] for model in (await client.get("/info")).json()["models"]}
-        (card,) = (await client.get("/v1/models")).json()["data"]
-        schemas = (await client.get("/openapi.json")).json()["components"]["schemas"]
-    assert info["passes"] == card["passes"] == [1, 3] and info["auto"] == [1, 1]
-    for name in ("GenerateParameters", "CompletionRequest", "ChatRequest", "ScoreRequest"):
-        assert "reweighting passes" in schemas[name]["properties"]["passes"]["description"]

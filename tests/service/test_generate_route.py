@@ -112,18 +112,6 @@ async def test_seeds_decide_and_samples_differ(connect: Any) -> None:
     assert drawn[0] != drawn[1]
 
 
-async def test_streamed_samples_share_one_terminal_event(connect: Any) -> None:
-    async with connect() as client:
-        plain = (await post(client, n=2, seed=4, temperature=8.0, max_new_tokens=6)).json()
-        lines = events(await post(client, stream=True, n=2, seed=4, temperature=8.0, max_new_tokens=6))
-    assert [line["details"] is not None for line in lines] == [False] * (len(lines) - 1) + [True]
-    for sample in (0, 1):
-        text = "".join(line["token"]["text"] for line in lines if line["sample"] == sample)
-        assert text == plain["continuations"][sample]["generated_text"]
-    texts = [item["generated_text"] for item in lines[-1]["continuations"]]
-    assert texts == [item["generated_text"] for item in plain["continuations"]]
-
-
 async def test_what_samples_and_what_is_greedy(connect: Any) -> None:
     async with connect(fake_models(FakeLanguage(sureness=0.3))) as client:
         greedy = [
@@ -224,46 +212,22 @@ async def test_a_failure_in_the_middle_of_a_stream_is_its_one_terminal_event(con
     assert all(line["details"] is None for line in lines[:-1])
 
 
-async def test_concurrent_requests_share_steps_and_do_not_mix(connect: Any) -> None:
-    model = FakeLanguage(sureness=0.5)
-    async with connect(fake_models(model), workers=1) as client:
-        expected: list[dict[str, Any]] = [
-            {"inputs": f"{index} |", "temperature": 1.5, "seed": index, "max_new_tokens": 15} for index in range(12)
-        ]
-        alone = [(await post(client, **parameters)).json()["generated_text"] for parameters in expected]
-        model.batches.clear()
-        together = await asyncio.gather(*(post(client, **parameters) for parameters in expected))
-    assert [reply.json()["generated_text"] for reply in together] == alone
-    assert max(model.batches) > 1
-
-
 @pytest.mark.parametrize(
     ("body", "param", "code"),
     [
-        (
-            {"inputs": "a", "return_state": True, "parameters": {"decode": "attention"}},
-            "parameters.decode",
-            "no_state",
-        ),
-        ({"inputs": "a", "return_state": True, "parameters": {"n": 2}}, "parameters.n", "no_state"),
-        ({"inputs": "a", "state": "session:a", "parameters": {"n": 2}}, "parameters.n", "no_state"),
-        ({"inputs": "a", "parameters": {"max_new_tokens": 51}}, "parameters.max_new_tokens", "too_large"),
+        ({"return_state": True, "parameters": {"decode": "attention"}}, "parameters.decode", "no_state"),
+        ({"return_state": True, "parameters": {"n": 2}}, "parameters.n", "no_state"),
+        ({"state": "session:a", "parameters": {"n": 2}}, "parameters.n", "no_state"),
+        ({"parameters": {"max_new_tokens": 51}}, "parameters.max_new_tokens", "too_large"),
         ({"inputs": "a" * 101}, "inputs", "prompt_too_long"),
-        (
-            {"inputs": "a" * 20, "parameters": {"decode": "attention", "max_new_tokens": 31}},
-            "parameters.max_new_tokens",
-            "context_too_long",
-        ),
-        (
-            {"inputs": "a", "parameters": {"return_latents": True, "n": 16, "max_new_tokens": 50}},
-            "parameters",
-            "reply_too_large",
-        ),
+        ({"inputs": "a" * 20, "parameters": {"decode": "attention", "max_new_tokens": 31}}, "parameters.max_new_tokens",
+         "context_too_long"),
+        ({"parameters": {"return_latents": True, "n": 16, "max_new_tokens": 50}}, "parameters", "reply_too_large"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("stream", [False, True])
 async def test_limits_of_the_server(connect: Any, body: dict[str, Any], param: str, code: str, stream: bool) -> None:
-    body = {"parameters": {"max_new_tokens": 5}, **body, "stream": stream}
+    body = {"inputs": "a", "parameters": {"max_new_tokens": 5}, **body, "stream": stream}
     limits = {"max_new_tokens": 50, "max_prompt_tokens": 100, "max_attention_tokens": 50, "max_reply_numbers": 5000}
     async with connect(**limits) as client:
         response = await client.post("/generate", json=body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -70,42 +69,3 @@ def test_texts_are_generated_until_a_stop(harness: Any) -> None:
     options = {"until": ["."], "max_gen_toks": 24, "temperature": 0}
     found = harness.generate_until(requests("generate_until", [(context, options) for context, _ in TEXTS]))
     assert len(found) == 4 and all(text and "." not in text for text in found)
-
-
-QUESTIONS: list[dict[str, Any]] = [
-    {"question": "It was the best of", "choices": ["times", "the horse"], "answer": 0},
-    {"question": "She looked at", "choices": ["of", "him", "“naïve”"], "answer": 1},
-    {"question": "He said that he would", "choices": ["be", "and"], "answer": 1},
-]
-
-
-def test_multiple_choice(harness: Any, model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    datasets, tasks = pytest.importorskip("datasets"), pytest.importorskip("lm_eval.api.task")
-    evaluator = pytest.importorskip("lm_eval.evaluator")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    file = tmp_path / "questions.jsonl"
-    file.write_text("".join(json.dumps(question) + "\n" for question in QUESTIONS))
-    config = {
-        "task": "questions",
-        "dataset_path": "json",
-        "dataset_kwargs": {"data_files": {"test": str(file)}},
-        "test_split": "test",
-        "output_type": "multiple_choice",
-        "doc_to_text": "{{question}}",
-        "doc_to_choice": "{{choices}}",
-        "doc_to_target": "{{answer}}",
-        "metric_list": [{"metric": "acc"}],
-    }
-    task = tasks.ConfigurableTask(config=config)
-    found = evaluator.evaluate(lm=harness, task_dict={"questions": task}, bootstrap_iters=0)
-    expected = []
-    for question in QUESTIONS:
-        prompt = model.vocabulary.encode(question["question"])
-        texts = [f"{question['question']} {choice}" for choice in question["choices"]]
-        expected.append([in_process(model, model.vocabulary.encode(text), len(prompt)) for text in texts])
-    samples = sorted(found["samples"]["questions"], key=lambda sample: int(sample["doc_id"]))
-    assert [[tuple(one) for one in sample["filtered_resps"]] for sample in samples] == expected
-    best = [max(range(len(one)), key=lambda index: one[index][0]) for one in expected]
-    right = [choice == question["answer"] for choice, question in zip(best, QUESTIONS, strict=True)]
-    assert 0 < sum(right) < len(right)
-    assert found["results"]["questions"]["acc,none"] == pytest.approx(sum(right) / len(right), rel=1e-12)

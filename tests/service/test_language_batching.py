@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
@@ -19,7 +18,6 @@ from rfa.service.engine.models import Models
 from rfa.service.engine.text.generated import Generation
 from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.errors import EngineFailure
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.waiting import until
@@ -83,30 +81,3 @@ async def test_slots_are_free_after_cancels_and_errors(engine: Engine, runtime: 
     await until(lambda: not engine._scheduler.running)
     assert runtime.pool.in_use == 0
     assert not runtime.pool.arrays["means"].any()
-
-
-@pytest.mark.anyio
-async def test_a_broken_row_ends_alone(engine: Engine, runtime: CpuLanguage, monkeypatch: Any) -> None:
-    requested = [options(seed, max_new_tokens=12) for seed in range(4)]
-    alone = [numbers(await engine.generate(None, one).result()) for one in requested]
-    real, breaks = runtime.step, [True]
-
-    def break_once(contexts: Any, tokens: Any, noise: Any) -> Any:
-        if len(contexts) == len(requested) and breaks:
-            breaks.clear()
-            state = contexts[2].read()
-            state["means"][0, 0, 0, 0] = np.nan
-            contexts[2].write(state)
-        return real(contexts, tokens, noise)
-
-    monkeypatch.setattr(runtime, "step", break_once)
-    jobs = [engine.generate(None, one) for one in requested]
-    ends = await asyncio.gather(*(job.result() for job in jobs), return_exceptions=True)
-    failures = [end for end in ends if isinstance(end, BaseException)]
-    assert [type(failure) for failure in failures] == [EngineFailure]
-    assert all(
-        numbers(end) == expected  # type: ignore[arg-type]
-        for end, expected in zip(ends, alone, strict=True)
-        if end not in failures
-    )
-    assert runtime.pool.in_use == 0 and not runtime.pool.arrays["means"].any()

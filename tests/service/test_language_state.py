@@ -73,17 +73,6 @@ def test_any_bytes_are_a_state_or_refused(noise: bytes, data: st.DataObject) -> 
         assert state.pending < VOCABULARY_SIZE and len(state.tail.encode()) <= LONGEST_TAIL_BYTES
 
 
-async def test_a_text_goes_on_where_it_was_left() -> None:
-    async with engine(fake_models(FakeLanguage(script="the quick brown fox", sureness=0.5))) as made:
-        whole = await run(made, prompt="say |", max_new_tokens=12)
-        first = await run(made, prompt="say |", max_new_tokens=5, returns_state=True)
-        state = reopened(first)
-        second = await run(made, max_new_tokens=7, resumed=state)
-    assert tokens(first, second) == tokens(whole) and texts(first, second) == texts(whole)
-    assert second.input_length == 0
-    assert (state.generated, first.position) == (5, len("say |") - 1 + 5)
-
-
 async def test_the_next_token_comes_with_the_state() -> None:
     model = FakeLanguage(script="the quick brown fox", sureness=0.5)
     async with engine(fake_models(model)) as made:
@@ -114,15 +103,6 @@ async def test_a_new_prompt_follows_the_text_so_far() -> None:
         first = await run(made, prompt="x |", max_new_tokens=2, returns_state=True, is_sampled=False)
         second = await run(made, prompt="y |", max_new_tokens=3, resumed=reopened(first), is_sampled=False)
     assert (texts(first), texts(second), second.input_length) == ("ab", "abc", 3)
-
-
-async def test_a_stop_sequence_across_two_requests_is_found() -> None:
-    model = FakeLanguage(script="ab--cd", sureness=0.999999)
-    async with engine(fake_models(model)) as made:
-        first = await run(made, prompt="|", max_new_tokens=3, stops=("--",), returns_state=True, is_sampled=False)
-        second = await run(made, max_new_tokens=9, stops=("--",), resumed=reopened(first), is_sampled=False)
-    assert texts(first) == "ab-" and texts(second) == ""
-    assert second.texts[0].finish_reason == "stop_sequence"
 
 
 async def test_a_draining_server_hands_the_state_back() -> None:

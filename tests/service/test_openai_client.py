@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +17,7 @@ from rfa.service.schemas.openai import CompletionChunk, CompletionRequest, Model
 from tests.lazy import LazyModule
 from tests.service.models import FakeLanguage, byte_vocabulary, fake_models, slow_down
 from tests.service.replies import read
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     import openai
@@ -27,7 +26,6 @@ else:
     openai = LazyModule("openai")
 
 SCRIPT = "the quick brown fox"
-KEY = "a-key-of-sixteen-or-more"
 LENIENT: dict[str, Any] = {
     "best_of": 1,
     "suffix": "",
@@ -100,19 +98,6 @@ def texts(completion: Completion) -> list[str]:
     return [choice.text for choice in completion.choices]
 
 
-def wait_for(address: str, line: str, gate: threading.Semaphore | None = None) -> None:
-    """Wait for a line of /metrics, letting the model make one step at a time."""
-
-    def is_there() -> bool:
-        if line in httpx.get(f"{address}/metrics", timeout=PATIENCE).text.splitlines():
-            return True
-        if gate is not None:
-            gate.release()
-        return False
-
-    wait_until(is_there)
-
-
 def test_models(client: openai.OpenAI, address: str) -> None:
     assert [model.id for model in client.models.list()] == ["recite"]
     assert client.models.retrieve("recite").to_dict() == {
@@ -178,6 +163,11 @@ def test_prompts_and_choices_come_in_order_and_do_not_depend_on_each_other(unsur
     alone = [create(unsure, prompt, **expected) for prompt in prompts]
     assert texts(together) == [text for completion in alone for text in texts(completion)]
     assert len(set(texts(alone[0]))) == 3
+    drawn = create(unsure, ["say |", "say |"], temperature=1.0)  # each with a seed of its own, which it tells
+    assert drawn.choices[0].text != drawn.choices[1].text
+    for choice in drawn.choices:
+        again = create(unsure, temperature=1.0, seed=choice.seed)  # type: ignore[attr-defined]
+        assert again.choices[0].text == choice.text
     assert together.usage is not None and together.usage.to_dict() == {
         "prompt_tokens": 5 + 1 + 5 + 4, "completion_tokens": 12 * 8, "total_tokens": 15 + 96,
     }  # fmt: skip
@@ -207,6 +197,10 @@ def test_the_stream_says_what_the_plain_reply_says(unsure: openai.OpenAI) -> Non
     }  # fmt: skip
     plain = create(unsure, **expected)
     read(CompletionReply, plain.to_json())
+    body = {name: value for name, value in expected.items() if name != "extra_body"} | expected["extra_body"]
+    url = f"{unsure.base_url}completions"
+    raw = httpx.post(url, json={**body, "stream": True}, timeout=PATIENCE).text.split("\n\n")
+    assert raw.index("data: [DONE]") == len(raw) - 2 and all(line.startswith("data: ") for line in raw[:-1])
     chunks = list(streamed(unsure, **expected, stream_options={"include_usage": True}))
     assert {chunk.id for chunk in chunks} == {chunks[0].id} != {plain.id}
     joined = gathered(chunks)
@@ -242,19 +236,6 @@ def test_latent_samples_are_those_of_generate(unsure: openai.OpenAI) -> None:
     assert len(found) == 3, "each continuation has samples of its own"
 
 
-@pytest.mark.parametrize("options", [{}, {"stream_options": {"include_usage": True}}, {"n": 2, "prompt": ["a", "b|"]}])
-def test_every_stream_ends_once(address: str, options: dict[str, Any]) -> None:
-    body = {"prompt": "say |", "max_tokens": 4, "stream": True, **options}
-    response = httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE)
-    assert response.headers["content-type"].startswith("text/event-stream")
-    lines = response.text.split("\n\n")
-    assert lines.pop() == ""
-    assert all(line.startswith("data: ") for line in lines)
-    assert lines.index("data: [DONE]") == len(lines) - 1
-    for line in lines[:-1]:
-        read(CompletionChunk, line.removeprefix("data: "))
-
-
 def test_logprobs_are_those_of_the_tokens(live: Any) -> None:
     with live(fake_models(FakeLanguage(script="né €"))) as address, client_of(address) as client:
         records = create(client, logprobs=1, max_tokens=40).choices[0].logprobs
@@ -268,36 +249,6 @@ def test_logprobs_are_those_of_the_tokens(live: Any) -> None:
     # Ours, one per token.
     assert records.confidence == pytest.approx([0.9] * 8, abs=1e-6)  # type: ignore[attr-defined]
     assert len(set(records.token_ids)) == 8  # type: ignore[attr-defined]
-
-
-def test_a_chosen_token_is_always_among_the_alternatives(unsure: openai.OpenAI) -> None:
-    for count in (0, 1, 5):
-        records = create(unsure, logprobs=count, temperature=1.0, seed=2).choices[0].logprobs
-        assert records is not None and records.top_logprobs and records.tokens and records.token_logprobs
-        for token, logprob, top in zip(records.tokens, records.token_logprobs, records.top_logprobs, strict=True):
-            assert top[token] == logprob
-            assert len(top) in {max(count, 1), count + 1}
-            assert list(top.values())[:count] == sorted(top.values(), reverse=True)[:count]
-        assert any(len(top) == count + 1 for top in records.top_logprobs)
-
-
-def test_what_samples_and_what_is_greedy(unsure: openai.OpenAI) -> None:
-    def text(**options: Any) -> str:
-        options = {"model": "recite", "prompt": "say |", "max_tokens": 19, **options}
-        return unsure.completions.create(**options).choices[0].text
-
-    greedy: list[dict[str, Any]] = [{"temperature": 0}, {"top_p": 0.01}, {"extra_body": {"top_k": 1}}]
-    assert [text(**options) for options in greedy] == [SCRIPT] * 3
-    sampled: list[dict[str, Any]] = [{}, {"temperature": None}, {"extra_body": {"top_k": -1}}]
-    assert SCRIPT not in [text(seed=0, **options) for options in sampled]
-
-
-def test_seeds(unsure: openai.OpenAI) -> None:
-    drawn = create(unsure, ["say |", "say |"], temperature=1.0)
-    assert drawn.choices[0].text != drawn.choices[1].text
-    for choice in drawn.choices:
-        again = create(unsure, temperature=1.0, seed=choice.seed)  # type: ignore[attr-defined]
-        assert again.choices[0].text == choice.text
 
 
 def test_our_own_fields(live: Any) -> None:
@@ -415,146 +366,6 @@ def test_an_unknown_model(client: openai.OpenAI) -> None:
         with pytest.raises(openai.NotFoundError) as missing:
             create(client, model=name)
         assert (missing.value.code, missing.value.param) == ("model_not_found", "model")
-
-
-def test_the_client_s_key_is_the_server_s_key(live: Any) -> None:
-    with live(fake_models(), api_keys=KEY) as address:
-        with client_of(address) as stranger, pytest.raises(openai.AuthenticationError) as refusal:
-            create(stranger)
-        assert refusal.value.code == "invalid_api_key"
-        with client_of(address, api_key=KEY) as recorded:
-            assert create(recorded, max_tokens=3).choices[0].text == "the"
-            assert [model.id for model in recorded.models.list()] == ["recite"]
-
-
-class Watch:
-    """What a client's requests came to: statuses, and which retry each was."""
-
-    def __init__(self, **after: Any) -> None:
-        self.seen: list[tuple[int, str]] = []
-        self.retry_after: list[str | None] = []
-        self._after = after
-        self.http_client = openai.DefaultHttpxClient(event_hooks={"response": [self._note]})
-
-    def _note(self, response: Any) -> None:
-        self.seen.append((response.status_code, response.request.headers["x-stainless-retry-count"]))
-        self.retry_after.append(response.headers.get("retry-after"))
-        if response.status_code == 429 and "refused" in self._after:
-            self._after["refused"]()
-
-
-def test_a_full_server_is_tried_again_when_it_says(live: Any) -> None:
-    gate = threading.Semaphore(0)
-    with (
-        live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=0) as address,
-        client_of(address) as first,
-    ):
-
-        def make_space() -> None:
-            gate.release(1000)
-            wait_for(address, "rfa_num_requests_running 0.0")
-
-        watch = Watch(refused=make_space)
-        held = threading.Thread(target=create, args=(first,))
-        held.start()
-        wait_for(address, "rfa_num_requests_running 1.0")
-        with client_of(address) as hasty, pytest.raises(openai.RateLimitError) as refusal:
-            create(hasty)
-        assert refusal.value.code == "overloaded"
-        assert int(refusal.value.response.headers["retry-after"]) >= 1
-        with client_of(address, max_retries=2, http_client=watch.http_client) as patient:
-            assert create(patient, max_tokens=3).choices[0].text == "the"
-        held.join()
-    assert watch.seen == [(429, "0"), (200, "1")]
-    assert watch.retry_after == ["1", None]
-
-
-def test_a_failure_of_the_model_is_not_tried_again(address: str) -> None:
-    watch = Watch()
-    with client_of(address, max_retries=2, http_client=watch.http_client) as client:
-        with pytest.raises(openai.InternalServerError) as failure:
-            create(client, ["say |", "bad |"])
-        assert failure.value.code == "non_finite_output"
-        assert create(client, max_tokens=3).choices[0].text == "the"
-    assert watch.seen == [(500, "0"), (200, "0")]
-
-
-def test_a_stream_that_fails_ends_with_the_error(live: Any) -> None:
-    with live(fake_models(FakeLanguage(script="the bad fox", poison="bad"))) as address, client_of(address) as client:
-        pieces = []
-        with pytest.raises(openai.APIError, match="not finite") as failure:
-            for chunk in streamed(client):
-                pieces.append(chunk.choices[0].text)
-        assert failure.value.code == "non_finite_output"
-        assert "".join(pieces) == "the bad"
-        body = {"prompt": ["say |", "bad"], "stream": True, "temperature": 0}
-        raw = httpx.post(f"{address}/v1/completions", json={**body, "prompt": "say |"}, timeout=PATIENCE).text
-        assert json.loads(raw.split("\n\n")[-2].removeprefix("data: "))["error"]["code"] == "non_finite_output"
-        assert "[DONE]" not in raw
-        assert httpx.post(f"{address}/v1/completions", json=body, timeout=PATIENCE).status_code in (200, 500)
-        wait_for(address, "rfa_num_requests_running 0.0")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_one_prompt_that_fails_ends_the_others(live: Any, stream: bool) -> None:
-    gate = threading.Semaphore(0)
-    model = FakeLanguage(script="x" * 4000, gate=gate, bomb="bad")
-    with live(fake_models(model), workers=1) as address, client_of(address) as client:
-        gate.release(8)  # enough for the first prompt to fail, far fewer than the others would take
-        with pytest.raises(openai.APIError):
-            for _ in create(client, ["bad |", "say |", "go |"], max_tokens=4000, stream=stream):
-                pass
-        wait_for(address, "rfa_num_requests_running 0.0", gate)
-        gate.release(10)
-        assert create(client, max_tokens=3).choices[0].text == "xxx"
-    assert len(model.batches) < 4000
-
-
-def test_prompts_are_admitted_all_or_none(live: Any) -> None:
-    gate = threading.Semaphore(0)
-    with (
-        live(fake_models(FakeLanguage(gate=gate)), workers=1, max_running=1, max_waiting=2) as address,
-        client_of(address) as client,
-    ):
-        with pytest.raises(openai.UnprocessableEntityError) as refusal:
-            create(client, ["a"] * 4)  # more than there are places: no retry would help
-        assert (refusal.value.param, refusal.value.code) == ("prompt", "too_large")
-        held = threading.Thread(target=create, args=(client,))
-        held.start()
-        wait_for(address, "rfa_num_requests_running 1.0")
-        for stream in (False, True):
-            with pytest.raises(openai.RateLimitError):
-                create(client, ["a"] * 3, stream=stream)
-            wait_for(address, "rfa_num_requests_waiting 0.0")
-        gate.release(1000)
-        held.join()
-        assert texts(create(client, ["|"] * 3, max_tokens=3)) == ["the"] * 3
-
-
-def test_a_client_that_leaves_frees_its_places(live: Any) -> None:
-    gate = threading.Semaphore(0)
-    model = FakeLanguage(script="x" * 4000, gate=gate)
-    with live(fake_models(model), workers=1, max_running=2) as address, client_of(address) as client:
-        gate.release(1)
-        stream = streamed(client, ["a", "b", "c"], max_tokens=4000)
-        assert next(iter(stream)).choices[0].text == "x"
-        stream.close()
-        wait_for(address, "rfa_num_requests_running 0.0", gate)
-        wait_for(address, "rfa_num_requests_waiting 0.0")
-        with pytest.raises(openai.APITimeoutError):
-            create(client, ["a", "b", "c"], max_tokens=4000, timeout=0.3)
-        wait_for(address, "rfa_num_requests_running 0.0", gate)
-        wait_for(address, "rfa_num_requests_waiting 0.0")
-    assert len(model.batches) < 4000
-
-
-def test_requests_are_counted_by_route(client: openai.OpenAI, address: str) -> None:
-    """By the route's template: a label for every name that a client asks for would grow without end."""
-    create(client)
-    client.models.retrieve("recite")
-    counted = httpx.get(f"{address}/metrics", timeout=PATIENCE).text
-    for route, method in (("/v1/completions", "POST"), ("/v1/models/{model:path}", "GET")):
-        assert f'method="{method}",route="{route}"' in counted, route
 
 
 def test_the_shipped_model_says_what_generate_says(live: Any, books_bundle: Path) -> None:

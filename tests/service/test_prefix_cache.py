@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.service.engine.text.options import GenerateOptions
-from rfa.service.engine.text.prefix_cache import ENTRY_BYTES, EVERY, EntryCache, PrefixCache
+from rfa.service.engine.text.prefix_cache import ENTRY_BYTES, EVERY, EntryCache
 from tests.service.models import FakeLanguage, fake_models
 
 pytestmark = pytest.mark.anyio
@@ -83,22 +82,6 @@ def test_the_entries_used_last_stay_within_the_limit() -> None:
     assert cache.size == 3 * (100 + ENTRY_BYTES)
     cache.put(b"large", bytes(3000))
     assert cache.get(b"large") is None and cache.size == 3 * (100 + ENTRY_BYTES)
-
-
-def test_keys_are_those_of_the_tokens_before_them() -> None:
-    cache = PrefixCache(EntryCache(1000), FakeLanguage(prefill_tokens=100), "0" * 64)  # type: ignore[arg-type]
-    options = GenerateOptions(prompt="", max_new_tokens=1, seed=0)
-    tokens = list(range(1, 700))
-    keys = cache.keys(options, tokens)
-    assert list(keys) == [300, 600, 698]  # of whole pieces
-    assert cache.keys(options, [*tokens, 5])[600] == keys[600]
-    assert 698 not in cache.keys(options, [*tokens, 5, 6])
-    changed = [*tokens[:450], 0, *tokens[451:]]
-    assert [cache.keys(options, changed)[end] == key for end, key in keys.items()] == [True, False, False]
-    assert not set(keys.values()) & set(cache.keys(options, tokens[:601]).values()) - {keys[300], keys[600]}
-    assert cache.keys(options, tokens[:64]) == {}
-    stranger = GenerateOptions(prompt="", max_new_tokens=1, seed=0, tenant="other")
-    assert not set(keys.values()) & set(cache.keys(stranger, tokens).values())
 
 
 @pytest.mark.parametrize("name", ["compiled", "onnx"])

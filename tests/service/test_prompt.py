@@ -10,14 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rfa.runtime.text.cuts import RUN, check_splitting
+from rfa.runtime.text.cuts import check_splitting
 from rfa.runtime.text.incremental import Vocabulary
 from rfa.service.engine.text import prompt
-from rfa.service.engine.text.options import GenerateOptions, PromptLimits
-from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader, attention_capacity
+from rfa.service.engine.text.prompt import LONGEST_PIECE, USUAL_PIECE, PromptReader
 from rfa.service.errors import InvalidRequest
 from tests.service.conftest import Connect
-from tests.service.models import END_OF_TEXT, FakeLanguage, byte_vocabulary, fake_models, slow_down
+from tests.service.models import FakeLanguage, byte_vocabulary, fake_models
 
 BOOKS = Vocabulary((Path(__file__).parents[2] / "bundles" / "books" / "tokenizer.json").read_text(encoding="utf-8"))
 MERGED = byte_vocabulary(merges=[("a", "b"), ("ab", "c"), ("'", "l"), ("1", "1"), ("!", "!"), ("Ġ", "Ġ"), ("Ċ", "Ċ")])
@@ -53,22 +52,6 @@ def test_there_are_places_to_cut(text: str) -> None:
     """Else the law above would hold for want of pieces."""
     places = [place for place in range(1, len(text)) if BOOKS.cuts.first(text, place, place + 1)]
     assert len(places) >= (8 if " " in text else 30)
-
-
-@pytest.mark.parametrize(("left", "right"), [("a", "b"), ("l", "l"), (" ", " "), ("'", "s"), ("é", "é")])
-def test_there_is_no_place_where_a_token_may_reach_across(left: str, right: str) -> None:
-    vocabulary = byte_vocabulary(merges=[("a", "b"), ("l", "l"), ("Ġ", "Ġ"), ("©", "Ã")])
-    text = (left + right) * 8
-    places = [place for place in range(1, len(text)) if vocabulary.cuts.first(text, place, place + 1)]
-    assert not [place for place in places if text[place - 1 : place + 1] == left + right]
-
-
-def test_a_special_token_is_not_cut() -> None:
-    text = "x" * RUN + END_OF_TEXT + "x" * RUN
-    begin, end = RUN, RUN + len(END_OF_TEXT)
-    vocabulary = byte_vocabulary()
-    assert vocabulary.cuts.first(text, begin + 1, end) is None
-    assert vocabulary.cuts.first(text.replace("|>", "|x"), begin + 1, end) is not None
 
 
 class Counting:
@@ -149,37 +132,3 @@ async def test_a_prompt_too_long_by_its_bytes_is_never_tokenised(connect: Connec
         error = refused.json()["error"]
         assert (refused.status_code, error["param"], error["code"]) == (422, param, "prompt_too_long")
     assert not counting.lengths
-
-
-@pytest.mark.anyio
-async def test_the_deadline_holds_while_a_prompt_is_tokenised(connect: Connect) -> None:
-    model = FakeLanguage()
-    slow_down(model.vocabulary, "encode", 0.05)
-    async with connect(fake_models(model)) as client:
-        body = {"inputs": "word " * 3_000, "parameters": {"deadline_ms": 10}}
-        details = (await client.post("/generate", json=body)).json()["details"]
-    assert (details["finish_reason"], details["generated_tokens"], details["input_length"]) == ("deadline", 0, 0)
-
-
-WORDS = "It was the " * 30
-
-
-@pytest.mark.parametrize(
-    ("text", "given", "space"),
-    [
-        (WORDS, {}, len(BOOKS.encode(WORDS)) + 1 + 64),
-        (WORDS, {"truncate": 5}, 5 + 1 + 64),
-        ("", {}, 1 + 64),
-        ("é" * USUAL_PIECE, {}, len(BOOKS.encode("é" * USUAL_PIECE)) + 1 + 64),
-        ("é" * (USUAL_PIECE + 1), {}, 2 * (USUAL_PIECE + 1) + 1 + 64),
-        ((5, 6, 7), {}, 3 + 1 + 64),
-        (WORDS, {"max_new_tokens": 9_000}, 8_000),
-    ],
-    ids=["short", "truncated", "empty", "longest short", "long", "tokens", "limit"],
-)
-def test_space_is_asked_for_the_tokens_of_a_short_prompt_and_the_bytes_of_a_long_one(
-    text: Any, given: dict[str, Any], space: int
-) -> None:
-    options = GenerateOptions(**{"prompt": text, "max_new_tokens": 64, "seed": 0, **given})
-    reader, found = attention_capacity(BOOKS, options, PromptLimits(100_000, 8_000))
-    assert found == space and (reader is None) == isinstance(text, tuple)

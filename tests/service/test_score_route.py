@@ -22,7 +22,6 @@ from tests.service.replies import read
 
 pytestmark = pytest.mark.anyio
 LISTS = ("token_ids", "tokens", "logprobs", "ranks", "entropies", "confidences", "tails", "top_logprobs")
-SCRIPT = "the quick brown fox"
 TEXT = "say |the quack brown fox — né"
 
 
@@ -135,14 +134,9 @@ async def test_echo_tells_of_the_prompt_what_decoding_tells(connect: Any, decode
 async def test_offsets_are_those_of_the_characters(connect: Any, prompt: Any, temperature: float) -> None:
     async with connect(fake_models(FakeLanguage(script="né € fox"))) as client:
         for seed in range(8):
-            options: dict[str, Any] = {
-                "max_tokens": 8,
-                "temperature": temperature,
-                "seed": seed,
-                "logprobs": 0,
-                "ignore_eos": True,
-            }
-            choice = (await ask(client, "/v1/completions", prompt=prompt, echo=True, **options))["choices"][0]
+            options: dict[str, Any] = {"temperature": temperature, "seed": seed, "logprobs": 0, "ignore_eos": True}
+            body = {"prompt": prompt, "echo": True, "max_tokens": 8, **options}
+            choice = (await ask(client, "/v1/completions", **body))["choices"][0]
             vocabulary, found, count = byte_vocabulary(), choice["logprobs"], len(choice["logprobs"]["token_ids"]) - 8
             named = isinstance(prompt, str) and prompt != ""
             parts = [
@@ -201,22 +195,14 @@ async def test_prompt_logprobs_and_decoder_input_details_have_the_same_numbers(c
         ("/v1/completions", {"prompt": "a", "n": 2, "return_state": True}, "n", "no_state"),
         ("/v1/completions", {"prompt": "a", "prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "not_supported"),
         ("/v1/completions", {"prompt": "a" * 90, "prompt_logprobs": 20}, "prompt", "reply_too_large"),
-        (
-            "/generate",
-            {"inputs": "a", "stream": True, "parameters": {"decoder_input_details": True}},
-            "parameters.decoder_input_details",
-            "not_supported",
-        ),
-        (
-            "/generate",
-            {"inputs": "a", "parameters": {"decoder_input_details": True, "details": False}},
-            "parameters.decoder_input_details",
-            "needs_details",
-        ),
+        ("/generate", {"inputs": "a", "stream": True, "parameters": {"decoder_input_details": True}},
+         "parameters.decoder_input_details", "not_supported"),
+        ("/generate", {"inputs": "a", "parameters": {"decoder_input_details": True, "details": False}},
+         "parameters.decoder_input_details", "needs_details"),
         ("/tokenize", {"prompt": "a" * 2001}, "prompt", "too_large"),
         ("/detokenize", {"tokens": [1, 257]}, "tokens", "unknown_token"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_refused(connect: Any, path: str, body: dict[str, Any], param: str, code: str) -> None:
     limits = {"max_prompt_tokens": 100, "max_reply_numbers": 2000, "max_running": 4, "max_waiting": 8}
     async with connect(**limits) as client:
