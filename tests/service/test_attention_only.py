@@ -14,7 +14,6 @@ import torch
 from rfa.model.loading import load_model
 from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.errors import UnsupportedError
-from rfa.runtime.gpu.golden import check_golden_on
 from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.text.language import Language, LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
@@ -24,8 +23,6 @@ from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.settings import Settings
 from tests.runtime.text.exact import EPS, ExactModel, begun, largest_errors, prompt_of, stepped
 from tests.service.conftest import Connect
-
-STREAMS = 5
 
 
 @pytest.fixture(scope="module")
@@ -63,18 +60,6 @@ def test_outputs_are_as_good_as_those_of_the_model(
     allowed = largest_errors(plain, exact)
     found = largest_errors(stepped(runtime, begun(runtime, tokens[:read], "attention"), tokens[read:], noise), exact)
     assert all(found[name] <= 2 * allowed[name] + EPS for name in found), (found, allowed)
-
-
-def test_there_is_no_recurrent_context(runtime: Language) -> None:
-    assert (runtime.modes, runtime.default_mode, runtime.context_bytes) == (("attention",), "attention", 0)
-    with pytest.raises(ValueError, match=r"supports the modes \('attention',\), got 'recurrent'"):
-        runtime.start("recurrent")
-    assert runtime.pool.in_use == 0 and not runtime.pool.arrays
-
-
-def test_golden_outputs_are_those_of_the_gpus_runtime(bundle: Bundle) -> None:
-    runtime = TorchLanguageRuntime(bundle, device="cpu", streams=2, max_rows=2)
-    assert check_golden_on(runtime, bundle) > 500
 
 
 def test_compiled_code_is_refused_by_name_and_replaced_aloud(bundle: Bundle, caplog: pytest.LogCaptureFixture) -> None:

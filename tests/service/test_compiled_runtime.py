@@ -6,26 +6,21 @@ What it has in common with the others is in test_runtime_laws.py.
 from __future__ import annotations
 
 import logging
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import safetensors.numpy
 
 from rfa.export.writing import rewrite_bundle
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
-from rfa.runtime.bundle.families.check import check_constants, read_family
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import reproduce
 from rfa.runtime.text.compiled_language import CompiledLanguageRuntime
-from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.loading import load_on_cpu
 from rfa.service.engine.device import language_loader
 from rfa.service.engine.models import load_models
-from rfa.service.process.settings_json import read_settings, write_settings
 from rfa.service.settings import ConfigurationError, Settings
 from tests.runtime.text.exact import begun, prompt_of, stepped
 from tests.service.conftest import Connect
@@ -42,17 +37,6 @@ def runtime(bundle: Bundle) -> CompiledLanguageRuntime:
 
 
 # Prompts, and attention.
-
-
-def test_a_prompt_leaves_the_same_state_whether_its_output_is_requested_or_not(
-    runtime: CompiledLanguageRuntime,
-) -> None:
-    tokens = prompt_of(runtime)
-    first, second = begun(runtime, tokens), begun(runtime, [])
-    runtime.read_prompts([second], [tokens])[1][0].commit()
-    assert runtime.pack(first) == runtime.pack(second)
-    first.release()
-    second.release()
 
 
 def test_attention_is_the_graph_of_the_bundle(runtime: CompiledLanguageRuntime, onnx: LanguageRuntime) -> None:
@@ -85,31 +69,6 @@ def test_golden_outputs_of_other_numbers_are_refused(
         monkeypatch.setattr(bundle, "weights", lambda: weights)
     with pytest.raises(BundleError, match=r"golden\.json on the compiled runtime: case 0, prefill"):
         load_on_cpu(bundle, "auto", 4, 2)
-
-
-# Constants that fit each other: nothing but a comparison with the weights shows that they are another model's.
-SLOT_CONSTANTS = ("decay", "own_process")
-OF_LAYERS = (*HEAD_CONSTANTS, *SLOT_CONSTANTS)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda arrays: arrays.pop("tau"),
-        lambda arrays: arrays.update(tau=arrays["tau"][:, :3]),
-        lambda arrays: arrays.update(omega=arrays["omega"].astype(np.float32)),
-        lambda arrays: arrays.update({name: arrays[name].repeat(2, -1) for name in SLOT_CONSTANTS}),
-        lambda arrays: arrays.update({name: arrays[name].repeat(2, 0) for name in OF_LAYERS}),
-        lambda arrays: arrays.update({name: arrays[name][:3] for name in OF_LAYERS}),
-    ],
-)
-def test_constants_that_do_not_fit_are_refused_when_a_bundle_is_opened(bundle: Bundle, damage: Any) -> None:
-    """The compiled loops look at no bounds."""
-    family, constants = read_family(bundle.manifest), dict(bundle.constants() or {})
-    check_constants(constants, family, bundle.weights())
-    damage(constants)
-    with pytest.raises(BundleError, match=r"decoder\.safetensors: "):
-        check_constants(constants, family, bundle.weights())
 
 
 # Which runtime it is.
@@ -145,13 +104,6 @@ def test_a_runtime_of_the_cpu_is_refused_with_a_gpu() -> None:
         language_loader(Settings(bundles=(), device="cuda", text_runtime="compiled"))
 
 
-def test_the_choice_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings(bundles=()).models.text_runtime == "auto"
-    monkeypatch.setenv("RFA_TEXT_RUNTIME", "onnx")
-    assert Settings(bundles=()).models.text_runtime == "onnx"
-    assert read_settings(write_settings(Settings(bundles=()))).models.text_runtime == "onnx"
-
-
 @pytest.mark.anyio
 async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, linear_bundle: Path) -> None:
     models = load_models(Settings(bundles=(books_bundle, linear_bundle), max_running=1, max_batch_rows=1))
@@ -160,14 +112,6 @@ async def test_info_tells_the_runtime(connect: Connect, books_bundle: Path, line
     assert {model["name"]: model["runtime"] for model in reported["models"]} == dict.fromkeys(
         ("auto", "auto-joint", "books", "linear"), "compiled"
     )
-
-
-def test_a_file_of_constants_that_is_none_is_refused(old_bundle: Path, tmp_path: Path) -> None:
-    """Found by its hash if it was not listed, and by its form if it was."""
-    copy = Path(shutil.copytree(old_bundle, tmp_path / "copy"))
-    (copy / CONSTANTS_FILE).write_bytes(safetensors.numpy.save({"tau": np.ones(2, np.float32)}))
-    with pytest.raises(BundleError, match=r"decoder\.safetensors: the file is not listed"):
-        open_bundle(copy)
 
 
 @pytest.mark.parametrize(("given", "reason"), [({"innovation": "value"}, "'value'"), ({"window": 4}, "window=4")])

@@ -6,22 +6,18 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-from rfa.library.filtering import beyond_gate
-from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.auto import AutoRuntime
-from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.outputs import ComponentChecks, FilterWarning, ForecastChecks, LeadChecks
 from rfa.runtime.uncertainty.alarms import count_alarms
 from rfa.runtime.uncertainty.diagnostics import ENOUGH, FALSE_WARNINGS, diagnose
-from rfa.runtime.uncertainty.forecast_checks import OUTLIERS, columns, summarise
+from rfa.runtime.uncertainty.forecast_checks import columns, summarise
 from tests.service.live import answer, serving
 from tests.service.test_columns import arrow, send
 
@@ -33,7 +29,6 @@ class Model(NamedTuple):
 
 
 AUTO, LINEAR, NETWORK = Model("auto", True), Model("linear", False), Model("series", True, 768)
-BUNDLES = Path(__file__).parents[2] / "bundles"
 LEVELS = (0.5, 0.8, 0.9, 0.95)
 
 
@@ -87,22 +82,6 @@ def test_failures_are_reported(checks: ForecastChecks, expected: list[tuple[str,
     assert codes(diagnose(LINEAR, checks)) == expected
 
 
-@pytest.mark.parametrize(("scored", "rows"), [(0, "no rows"), (1, "1 row"), (19, "19 rows"), (20, "")])
-def test_few_rows_of_a_whole_series_are_reported(scored: int, rows: str) -> None:
-    """By models for any series alone; not for live or continued streams."""
-    checks = checked(0.9, scored)
-    found = diagnose(AUTO, checks, is_whole=True)
-    assert [warning.code for warning in found] == ["few_rows"] * bool(rows)
-    assert all(warning.message.startswith(f"{rows} could be compared with a forecast,") for warning in found)
-    assert diagnose(AUTO, checks) == diagnose(LINEAR, checks, is_whole=True) == []
-
-
-def test_values_of_columns_at_one_time_are_one() -> None:
-    """Of seven columns that may move together."""
-    assert codes(diagnose(AUTO, checked(0.7, 7 * 40))) == [("low_coverage", None)]
-    assert diagnose(AUTO, checked(0.7, 40, each=[0.7] * 7)) == []
-
-
 def test_a_column_that_fails_is_named() -> None:
     """Though all together are as they should be."""
     (warning,) = diagnose(AUTO, checked(0.91, 900, each=[0.9] * 8 + [1.0, 0.9]))
@@ -115,28 +94,6 @@ def test_a_column_that_fails_is_named() -> None:
     assert high.message.startswith("99.0 % of the values of columns 3, 4, 5, 6, 7, 8, … of 10 were inside")
     (all_,) = diagnose(AUTO, checked(0.85, 900, each=[0.885] * 5 + [0.885]))
     assert (all_.code, all_.components) == ("low_coverage", None)
-
-
-@pytest.mark.parametrize(
-    ("step", "leads", "rows", "expected"),
-    [
-        (60, [60 * 768], [], None),
-        (60, [60 * 769], [], (60 * 769, "up to 769)")),
-        (60, [60], [60 * 768, 60 * 1000, 60 * 2880], (60 * 1000, "up to 2,880)")),
-        (0, [60 * 2880], [60 * 2880], None),  # of a stream that has no step yet
-    ],
-)
-def test_horizons_beyond_the_furthest_are_reported(
-    step: float, leads: list[float], rows: list[float], expected: tuple[float, str] | None
-) -> None:
-    """Before anything came true of them; of a model without a bound nothing is said."""
-    checks = checked(0.9, 900, leads=[LeadChecks(lead, None, 0, {"0.9": None}) for lead in leads])
-    found = diagnose(NETWORK, checks, step=step, ahead=rows)
-    assert [(warning.code, warning.horizon) for warning in found] == (
-        [] if expected is None else [("far_ahead", expected[0])]
-    )
-    assert all(expected is not None and expected[1] in one.message and "'auto'" in one.message for one in found)
-    assert diagnose(AUTO, checks, step=step, ahead=rows) == []
 
 
 @pytest.mark.parametrize(("expected", "is_reported"), [(450, False), (451, True), (900, True)])
@@ -164,13 +121,6 @@ def test_chance_alone_is_rarely_reported(scored: int) -> None:
         if diagnose(AUTO, checked(inside / scored, scored))
     )
     assert probability <= FALSE_WARNINGS
-
-
-def test_overlapping_forecasts_count_as_few() -> None:
-    """A day ahead of hours, 71 % of 480 are too few and of 120 may be chance; every other one of 480 is as many."""
-    for rows, scored, expected in ((504, 480, 1440), (144, 120, None), (504, 240, 1440)):
-        found = codes(diagnose(AUTO, checked(0.9, rows, leads=[ahead(24, 0.71, scored)])))
-        assert found == ([] if expected is None else [("low_coverage", expected)])
 
 
 def test_nearly_exact_forecasts_have_wide_intervals() -> None:
@@ -204,14 +154,6 @@ def test_what_is_sound_is_not_doubted(kind: str) -> None:
     for seed in range(12):
         for rows in (20, 60, 150, 400, 900):
             assert diagnose(AUTO, filtered(sound(kind, rows, seed), (12.0, 48.0))) == [], (seed, rows)
-
-
-@pytest.mark.parametrize(
-    "pattern",
-    [[21.5], [1.0, 2.0, 3.0, 5.0], [0.0] * 15 + [1.0]],
-)
-def test_constants_and_repeated_values_are_no_reason_for_a_warning(pattern: list[float]) -> None:
-    assert diagnose(AUTO, filtered(np.resize(pattern, 600), (1.0, 12.0))) == []
 
 
 # Coverage by lead.
@@ -259,20 +201,6 @@ def test_coverage_of_auto_is_what_its_forecasts_came_to(step: float, level: floa
     assert sum(component.scored for component in checks.components) == checks.scored
 
 
-def test_coverage_of_a_bundle_is_what_its_forecasts_came_to() -> None:
-    rng = np.random.default_rng(3)
-    runtime = FilterRuntime(open_bundle(BUNDLES / "linear"))
-    values = rng.normal(size=(700, 2)).cumsum(axis=0) / 10
-    horizon = (0.5, 0.1, 2.0, 0.52)
-    found = runtime.filter([k / 10 for k in range(700)], values.tolist(), horizon=horizon, levels=LEVELS)
-    checks = summarise(found.tally, LEVELS, 2, horizon, is_fresh=True)
-    for column, lead in enumerate((5, 1, 20)):
-        got = checks.leads[column]
-        assert got.steps == pytest.approx(lead)
-        assert (got.scored, got.coverage) == recount(outputs_of(found, "bands")[:, column], values, lead, 0)
-    assert checks.leads[3] == LeadChecks(0.52, None, 0, dict.fromkeys(checks.coverage))  # near the first
-
-
 def test_sums_are_the_same_however_a_series_is_cut() -> None:
     """Forecasts that wait in the state count where their time comes."""
     values, horizon, runtime = sound("season", 700, 4)[:, None], (3.0, 30.0), AutoRuntime.of(1)
@@ -285,17 +213,6 @@ def test_sums_are_the_same_however_a_series_is_cut() -> None:
     counts = np.delete(np.arange(len(sums)), 1)  # all but the sum of weighted nis, whose order differs
     np.testing.assert_array_equal(sums[counts], whole.tally[counts])
     assert whole.tally[columns(len(LEVELS))] == 700 - 4
-
-
-def test_outliers_are_those_beyond_the_gate() -> None:
-    rng = np.random.default_rng(5)
-    values = rng.standard_t(2, size=(3000, 2))
-    values[rng.random(values.shape) < 0.2] = np.nan
-    rows = [[None if value != value else value for value in row] for row in values.tolist()]  # noqa: PLR0124
-    found = AutoRuntime.of(2).filter(list(range(3000)), rows)
-    seen = (~np.isnan(values)).sum(axis=1)
-    outliers = [row for row in np.flatnonzero(beyond_gate(outputs_of(found, "nis"), seen, 0.999)) if row > 0]
-    assert found.tally[OUTLIERS] == len(outliers) > 20
 
 
 # Through the doors.

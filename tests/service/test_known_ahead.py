@@ -66,8 +66,7 @@ def test_the_error_of_promoted_rows_is_halved(kind: str, lead: int) -> None:
     assert np.mean(elsewhere) <= 1.02
 
 
-@pytest.mark.parametrize("count", [1, 4])
-def test_columns_that_say_nothing_do_no_harm(count: int) -> None:
+def test_columns_that_say_nothing_do_no_harm() -> None:
     """Neither noise nor a random walk nor rare ones raise the error by more than 1 %."""
     ratios = []
     for seed in range(4):
@@ -76,7 +75,7 @@ def test_columns_that_say_nothing_do_no_harm(count: int) -> None:
         makers = (
             rng.normal(size=ROWS), rng.normal(size=ROWS).cumsum(), (rng.random(ROWS) < 0.1) * 1.0, rng.normal(size=ROWS)
         )  # fmt: skip
-        known = np.stack(makers[seed % 4 : seed % 4 + 1] if count == 1 else makers, axis=1)
+        known = np.stack(makers, axis=1)
         errors = [np.abs(values - forecasts(values, one))[BEGIN:].mean() for one in (None, known)]
         ratios.append(errors[1] / errors[0])
     assert np.mean(ratios) <= 1.01
@@ -171,22 +170,10 @@ async def test_many_series_may_each_have_columns_of_their_own(client: httpx.Asyn
         ({"known": {"p": [1.0, 2.0]}}, "known.p", "must have at least 4 values"),
         ({"known": {"y": [1.0] * 4}}, "known.y", "is also a column of values"),
         ({"known": {"p": [1.0] * 4, "q": [1.0] * 5}}, "known", "same number of values"),
-        (
-            {"known": {"p": [1.0] * 4}, "model": "auto"},
-            "known",
-            "does not support columns whose future values are known",
-        ),
-        (
-            {"known": {"p": [1.0] * 4}, "model": "linear"},
-            "known",
-            "does not support columns whose future values are known",
-        ),
+        ({"known": {"p": [1.0] * 4}, "model": "auto"}, "known", "does not support columns whose future values are"),
+        ({"known": {"p": [1.0] * 4}, "model": "linear"}, "known", "does not support columns whose future values are"),
         ({"known": {f"p{k}": [1.0] * 4 for k in range(17)}}, "known", "at most 16"),
-        (
-            {"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}},
-            "alarm.range",
-            "cannot be combined with known",
-        ),
+        ({"known": {"p": [1.0] * 4}, "alarm": {"rate": 0.01, "range": [0, 1]}}, "alarm.range", "combined with known"),
     ],
 )
 async def test_what_cannot_be_is_refused(

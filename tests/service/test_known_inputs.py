@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,7 @@ from websockets.sync.client import connect
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
-from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.alarms import alarm
-from rfa.runtime.uncertainty.interface import MergeOptions, Row
 from tests.service.conftest import Live
 from tests.service.live import answer, serving
 
@@ -138,47 +135,6 @@ def test_an_input_that_ended_is_not_forgotten(bundles: Path) -> None:
     assert np.array_equal(np.concatenate([piece.outputs.mean for piece in rest.pieces]), whole["mean"][40:])
     with pytest.raises(InvalidInput, match=r"alarm\.range .* a state that was computed with inputs"):
         runtime.check_input(alarm(0.01, range=(0.0, None)), first.state, is_given=False)
-
-
-def test_a_merged_belief_has_the_response_in_it(bundles: Path) -> None:
-    runtime, values = FilterRuntime(open_bundle(bundles / "linear")), simulate(bundles)
-    sequence, found = reported(runtime, values)
-    merged = runtime.merge(MergeOptions((sequence.state, sequence.state), "covariance_intersection"))
-    assert np.abs(np.array(merged.step.mean) - found["mean"][-1]).max() <= 1e-9
-
-
-def test_forecasts_that_wait_are_held_to_what_comes_after_a_merge(bundles: Path) -> None:
-    """A state merged with itself goes on as it would have: the width of every lead included."""
-    runtime = FilterRuntime(open_bundle(bundles / "linear"))
-    horizon, half = (0.1, 0.2, 0.5, 1.0, 2.0), COUNT // 2
-    values, times = simulate(bundles), np.arange(COUNT) * horizon[0]
-    inputs = np.full((COUNT, 2), 50.0)
-
-    def followed(part: slice, state: Any = None) -> Any:
-        rows, driven = values[part].tolist(), inputs[part].tolist()
-        return runtime.filter(times[part].tolist(), rows, horizon=horizon, levels=(0.9,), inputs=driven, state=state)
-
-    begun = followed(slice(half)).state
-    merged = runtime.merge(MergeOptions((begun, begun), "covariance_intersection")).state
-    bands, requested = (
-        np.concatenate([piece.outputs.bands for piece in followed(slice(half, None), state).pieces])
-        for state in (merged, begun)
-    )
-    assert np.abs(bands - requested).max() <= 1e-9
-
-
-@pytest.mark.parametrize("is_seen", [True, False])
-def test_a_response_beyond_numbers_is_refused_and_not_kept(is_seen: bool, bundles: Path) -> None:
-    runtime = FilterRuntime(open_bundle(bundles / "linear"))
-    pool = StatePool(runtime.state_fields, 1)
-    pool_slot = pool.acquire()
-    runtime.put(pool, pool_slot, runtime.start())
-    readout = runtime.readout((0.9,), (0.5,), 0)
-    assert runtime.advance(pool, [Row(pool_slot, 0.0, [0.1, 0.2], 1.0, readout, 0, [1.0, 1.0])])[0] is not None
-    before = runtime.pack(runtime.get(pool, pool_slot, 0))
-    observation = [0.1, 0.2] if is_seen else None
-    assert runtime.advance(pool, [Row(pool_slot, 1.0, observation, 1.0, readout, 0, [1.0, math.inf])])[0] is None
-    assert runtime.pack(runtime.get(pool, pool_slot, 0)) == before
 
 
 @pytest.mark.anyio

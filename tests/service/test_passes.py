@@ -14,10 +14,8 @@ import torch
 from websockets.sync.client import connect
 
 from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.uncertainty.interface import ReadoutOptions
 from tests.model.oracles import float64_filter
 from tests.service.conftest import Live
 from tests.service.live import answer, serving
@@ -56,12 +54,6 @@ def test_passes_are_those_of_a_model_made_with_them(passes: int, bundles: Path) 
         assert np.array_equal(found, means(runtime))
     else:
         assert np.abs(found - means(runtime)).max() > 100 * ROUNDING
-
-
-@pytest.mark.parametrize(("name", "passes"), [("linear", 4), ("oscillator", 2)])
-def test_more_than_the_model_makes_are_refused(name: str, passes: int, bundles: Path) -> None:
-    with pytest.raises(InvalidInput, match="passes of model"):
-        FilterRuntime(open_bundle(bundles / name)).readout((0.9,), (), 0, ReadoutOptions(passes=passes))
 
 
 @pytest.mark.anyio

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,6 @@ from rfa.runtime.gpu.language import TorchLanguageRuntime
 from rfa.runtime.gpu.step import StepRunner
 from rfa.runtime.text.language import LanguageRuntime
 from rfa.runtime.text.sampling import Choice, Draws
-from rfa.service.engine.models import load_models
-from rfa.service.settings import Settings
 from tests.runtime.text.exact import TEXT, begun, silence
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU of NVIDIA")
@@ -167,23 +164,6 @@ def test_graphs_of_prompts_leave_the_bits_of_prompts_launched_one_by_one(
     assert left[0] == left[1]
 
 
-def test_a_replayed_step_of_attention_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
-    context: Any = runtime.start("attention", capacity=60)
-    (advance,) = runtime.prefill([context], [[1, 2, 3]])
-    advance.commit()
-
-    def steps(count: int) -> None:
-        for _ in range(count):
-            _, (taken,) = runtime.draw([context], [4], silence(runtime), Draws([Choice(0.9, 40, 0.9)], np.float32(1)))
-            taken.commit()
-
-    steps(1)
-    before = torch.cuda.memory_stats()["allocation.all.allocated"]
-    steps(20)
-    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
-    context.release()
-
-
 def test_a_replayed_step_allocates_nothing(runtime: TorchLanguageRuntime) -> None:
     context = begun(runtime, [1, 2, 3])
     logits_of(runtime, context, [4])
@@ -300,12 +280,3 @@ def test_bundles_are_loaded_while_others_serve(runtime: TorchLanguageRuntime, bu
         stop.set()
         thread.join()
     assert not failures
-
-
-def test_a_server_with_a_gpu_loads_its_bundles(books_bundle: Path, linear_bundle: Path) -> None:
-    models = load_models(Settings(bundles=(books_bundle, linear_bundle), device="cuda"))
-    (language,) = models.languages.values()
-    assert isinstance(language, TorchLanguageRuntime)
-    context = begun(language, [1, 2, 3])
-    assert np.isfinite(logits_of(language, context, [4])).all()
-    context.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.multiprocessing.reductions import StorageWeakRef
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from rfa.model.recurrence import slots
-from rfa.model.series.network import SeriesNetwork
-from rfa.model.series.patches import PatchNetwork, PatchTokens
 from rfa.runtime.bundle.bundle import Bundle, BundleError, open_bundle
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.gpu import filter as torch_filter
@@ -28,7 +20,6 @@ from rfa.runtime.pool import StatePool
 from rfa.runtime.series import chunk as series_chunk
 from rfa.runtime.series.chunk import TOKENS
 from rfa.runtime.series.config import FEATURES, SeriesConfig
-from rfa.runtime.series.decoder_numba import QUERY_FEATURES
 from rfa.runtime.series.filter import SeriesRuntime, open_series
 from rfa.runtime.uncertainty.interface import Piece
 from rfa.service.engine import device
@@ -44,12 +35,6 @@ ROUNDING = 11 * FEATURES * 2.0**-24
 # Scores are of an innovation over a width that is itself told, a tenth of the scale at least.
 NARROWEST = 0.1
 SCORES = ("weight", "nis", "anomaly", "log_likelihood")
-VIEWS = {
-    "view", "_unsafe_view", "expand", "transpose", "unsqueeze", "select", "slice", "split", "t", "unbind", "detach",
-    "alias", "empty", "new_empty", "split_with_sizes",
-}  # fmt: skip
-# One kernel on a GPU, several operators on a CPU.
-OF_A_NORM = 6
 ROWS, LEAST = 90, 32
 HORIZON = (1.0, 2.4, 24.0)
 
@@ -157,14 +142,6 @@ def test_a_series_is_the_same_in_halves_whichever_takes_them(on_torch: SeriesRun
         assert_states_agree(state, end)
 
 
-def test_looking_back_takes_long_pieces_as_well(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
-    times, values = series()
-    parts = [model.sized(2).filter(times, values, smooth=True).smoothed for model in (on_torch, compiled)]
-    found, reference = ([[step.mean, step.std] for step in part] for part in parts if part is not None)
-    assert calls(on_torch)
-    np.testing.assert_allclose(found, reference, rtol=ROUNDING, atol=ROUNDING * np.abs(reference).max())
-
-
 def test_a_short_piece_stays_on_the_cpu_bit_for_bit(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
     """Tokens are rows times columns."""
     for rows, is_there in ((LEAST // 2 - 1, False), (LEAST // 2, True)):
@@ -234,23 +211,6 @@ def test_what_finds_no_memory_there_is_computed_here(
         assert caplog.text.count("lower RFA_MAX_RUNNING or RFA_PROCESSES") == 1
 
 
-def test_rows_before_one_without_space_are_taken(on_torch: SeriesRuntime, compiled: SeriesRuntime) -> None:
-    """Of a number that is larger than the network knows."""
-    rows = np.arange(60.0)
-    values = np.where(rows == 50, 1e145, np.sin(rows))[:, None]
-    found = []
-    for model in (on_torch, compiled):
-        pool = StatePool(model.state_fields, 1)
-        pool_slot = pool.acquire()
-        model.put(pool, pool_slot, model.start())
-        piece = Piece(pool_slot, rows, values, np.ones(60), model.readout((0.9,), (), 0), 0)
-        found.append((model.follow(pool, piece).outputs.mean, model.get(pool, pool_slot, 0)))
-    (here, state), (reference, end) = found
-    assert calls(on_torch) and here.shape == (50, 1)
-    np.testing.assert_allclose(here, reference, rtol=ROUNDING, atol=ROUNDING)
-    assert_states_agree(state, end)
-
-
 def test_a_device_that_fails_leaves_the_stream_as_it_was(
     on_torch: SeriesRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,79 +255,6 @@ def test_memory_is_asked_for_before_it_is_taken(bundles: Path, monkeypatch: pyte
         TorchSeries(bundle, "cuda")
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (300 << 20, 80 << 30))
     torch_filter.check_memory(bundle, SeriesConfig.from_dict(bundle.config))
-
-
-class Launches(TorchDispatchMode):
-    """Counts operators but for those that only look at a tensor in another way."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.of: Counter[str] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = function._schema.name.split("::")[1]
-        if name not in VIEWS:
-            self.of[name] += 1
-        return function(*args, **(kwargs or {}))
-
-
-def test_launches_are_no_more_than_the_estimate_has(bundle: Bundle) -> None:
-    """By which a server decides what is worth the way to a GPU."""
-    series, lags = TorchSeries(bundle, DEVICE), np.arange(19) % 16 + 1
-    with Launches() as launches:
-        series.answers(np.zeros((19, FEATURES), np.float32), lags, np.zeros((19, 1, QUERY_FEATURES), np.float32))
-    layers = series.network.config.n_layers
-    norms = 2 * layers + 1
-    is_apart = launches.of["rsqrt"] == norms
-    count = launches.of.total() - (OF_A_NORM - 1) * norms * is_apart
-    assert is_apart or DEVICE == "cuda"
-    most = layers * torch_filter.LAYER_LAUNCHES + torch_filter.OTHER_LAUNCHES
-    assert 0.5 < count / most <= 1
-
-
-class Peak(TorchDispatchMode):
-    """The most bytes that tensors made in here have at the same time."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._held: dict[int, tuple[StorageWeakRef, int]] = {}
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = function(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, torch.Tensor):
-                storage = tensor.untyped_storage()
-                self._held[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
-        self._held = {place: held for place, held in self._held.items() if not held[0].expired()}
-        self.bytes = max(self.bytes, sum(size for _, size in self._held.values()))
-        return made
-
-
-def peak_of(config: SeriesConfig, columns: int, queries: int) -> int:
-    """Of the largest chunk of so many columns, by shapes alone."""
-    network = PatchNetwork(SeriesNetwork(config).eval())
-    tokens = TOKENS + columns * 17
-    with FakeTensorMode(allow_non_fake_inputs=True), Peak() as peak:
-        places = torch.zeros(tokens, dtype=torch.int64)
-        whole = torch.zeros(columns, -(-tokens // columns // 16), dtype=torch.int64)
-        layout = PatchTokens(torch.zeros(tokens, FEATURES), places, places, places, places, whole, whole[:, 0])
-        states, *_ = network.states(layout, *[torch.zeros(columns, *part.shape[1:]) for part in network.initial])
-        source, features = torch.zeros(queries, dtype=torch.int64), torch.zeros(queries, QUERY_FEATURES)
-        outputs = network.quantiles(states, source, features)
-    assert len(outputs) == queries
-    return peak.bytes
-
-
-def test_the_largest_chunk_takes_no_more_than_was_asked_for(
-    default_config: SeriesConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of one column, of which every patch is kept, and of as many as a series may have, at the longest horizon."""
-    monkeypatch.setattr(slots, "is_on_gpu", lambda _: True)
-    monkeypatch.setattr(slots, "triton_refusal", lambda *_, **__: None)
-    most = torch_filter.MOST_COLUMNS, torch_filter.MOST_ASKS
-    peaks = [peak_of(default_config, *sizes) for sizes in ((1, 9 * TOKENS), most)]
-    assert 0.5 < max(peaks) / torch_filter.bytes_needed(default_config) < 1
 
 
 # Through the door.
