@@ -14,7 +14,7 @@ from pyarrow import parquet
 
 from rfa.runtime.series.mixture_layout import EXPERTS
 from tests.service.live import Live
-from tests.service.page.visits import LANGUAGES, answer, copied, filtered, fits, hold, looks, visit
+from tests.service.page.visits import answer, filtered, fits, hold, looks, visit
 from tests.waiting import PATIENCE
 
 SPIKE = 150
@@ -230,14 +230,6 @@ def test_a_link_shows_the_same_again_and_holds_no_key(browser: Any, server: Live
         filtered(page)
         assert page.text_content("#series-explained") == explained
         assert page.input_value("#series-model") == "auto"
-
-
-def test_what_it_copies_names_the_file_of_a_long_request(browser: Any, server: Live) -> None:
-    with visit(browser, server.url, "#series?demo=oscillator&ahead=0") as page:
-        filtered(page)
-        codes = [copied(page, "series", language) for language in LANGUAGES]
-    assert all(f"{server.url}/filter" in code for code in codes)
-    assert all("request.json" in code for code in codes)
 
 
 def test_columns_of_few_entries_leave_nothing_out_that_stands_out(browser: Any, server: Live) -> None:
