@@ -240,8 +240,7 @@ class FakeFilter:
     gate: threading.Semaphore | None = None
     batches: list[int] = field(default_factory=list)
 
-    own_bytes = 0
-    kept_bytes = 0
+    own_bytes = kept_bytes = covariates = 0
     suits_any = False
     farthest = math.inf
 
@@ -307,7 +306,6 @@ class FakeFilter:
 
     piece_rows = 1
     experts = ()
-    covariates = 0
 
     def weight(self, reported: int, t: float, kept: Any) -> int:
         """As a filter whose observations all cost the same."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -24,6 +25,12 @@ def series() -> list[list[float] | None]:
     values = 50 + rng.standard_normal(COUNT)
     values[list(SPIKES)] += 20 * np.array([1, -1, 1, -1])
     return [None if i % 97 == 5 else [float(value)] for i, value in enumerate(values)]
+
+
+@pytest.fixture(scope="module")
+async def client() -> AsyncIterator[httpx.AsyncClient]:
+    async with serving("linear") as client:
+        yield client
 
 
 def asked(series: list[Any], **rule: Any) -> dict[str, Any]:
