@@ -137,6 +137,8 @@ def test_a_token_opens_in_its_own_scope_only(other: dict[str, str]) -> None:
 
 def test_8_another_deployment_with_the_same_keys_refuses() -> None:
     assert_refused(make_tokens(audience="staging").seal(STATE, SCOPE), audience="production")
+    joined = replace(SCOPE, tenant="duction" + SCOPE.tenant)
+    assert_refused(make_tokens(audience="pro").seal(STATE, joined), audience="production")
 
 
 def test_a_sealed_session_is_no_token() -> None:
