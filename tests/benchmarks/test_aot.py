@@ -4,15 +4,11 @@ Only a few of the shapes are compiled here (COMPILED_HERE), to keep the time of 
 compiles all of them.
 """
 
-import copy
-import itertools
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from rfa.benchmarks.kernels import aot
-from rfa.cli.main import app
 
 COMPILED_HERE = {
     80: ["forward 128 fp16 precision", "backward columns 64 bf16", "slot step 16×64", "slot scan 16×64"],
@@ -53,29 +49,6 @@ def test_spills_are_seen(toys):
     assert aot.refused([large]) == ["toy, sm_89: 102400 bytes of shared memory, a program has 101376 at most"]
 
 
-def test_the_command_writes_and_checks_the_table(toys, tmp_path, monkeypatch):
-    rows = [copy.deepcopy(toys["toy", 90])]
-    monkeypatch.setattr(aot, "compile_rows", lambda names, triton: rows)
-    out = tmp_path / "aot.json"
-    command = ["bench", "aot", "--out", str(out)]
-
-    def run(*options):
-        result = CliRunner().invoke(app, [*command, *options], prog_name="rfa")
-        return result.exit_code, result.stdout, result.stderr
-
-    code, stdout, _ = run()
-    assert code == 0 and "spills in the main loops" in stdout
-    assert run("--check")[0] == 0
-    written = out.read_text()
-    rows[0]["registers"] += 1
-    code, _, stderr = run("--check")
-    assert code == 1
-    assert "toy, sm_90: registers grew from" in stderr
-    rows[0]["loop_spills"] = 4
-    assert "toy, sm_90: 4 spills in the main loop" in run("--check")[2]
-    assert out.read_text() == written
-
-
 @pytest.fixture(scope="module")
 def committed():
     return json.loads(aot.RESULT.read_text())
@@ -85,9 +58,3 @@ def committed():
 def test_the_committed_figures_still_hold(architecture, committed):
     rows = aot.compile_rows(COMPILED_HERE[architecture], [architecture], jobs=1)
     assert aot.grown(rows, committed) == []
-
-
-def test_the_committed_table_is_complete(committed):
-    shapes = [(row["kernel"], row["architecture"]) for row in committed["rows"]]
-    assert shapes == list(itertools.product(aot.shipped(), aot.ARCHITECTURES))
-    assert committed["bars"] == aot.bars(committed["rows"])

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
-import json
-import re
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from rfa.benchmarks.cost import calls as cost_calls
 from rfa.benchmarks.cost import check as cost_check
@@ -20,8 +16,6 @@ from rfa.benchmarks.cost.gpus import GPUS, Gpu
 from rfa.benchmarks.cost.machine import Call, compile_calls, machine
 from rfa.benchmarks.cost.model import KINDS, Estimate, Turn, pipes
 from rfa.benchmarks.kernels.sass import matrix_loops
-from rfa.cli.main import app
-from rfa.model.attention import launch
 
 # Two loops with products, a loop around the second one, and one without products; the second waits with a copy ahead.
 # Of a warp, a turn of the first: 2 · 16 · 8 · 16 multiply-accumulates; 8 instructions, 1 of them MUFU, 2 FFMA.
@@ -172,53 +166,3 @@ def test_other_launches_can_be_ranked():
     assert (flatter["turn"]["ahead"], shipped["turn"]["ahead"]) == (0, 1)
     assert shipped["microseconds"]["predicted"] < flatter["microseconds"]["predicted"]
     assert shipped["refused"] == []
-
-
-@pytest.fixture(scope="module")
-def committed():
-    return json.loads(cost.RESULT.read_text())
-
-
-def test_the_committed_document_is_complete(committed):
-    rows = {(row["gpu"], row["pass"], row["width"], row["length"]) for row in committed["rows"]}
-    assert rows == set(itertools.product(GPUS, cost_calls.PASSES, cost_calls.WIDTHS, cost_calls.LENGTHS))
-    assert committed["bars"] == cost.bars(committed["rows"])
-    for row in committed["rows"]:
-        ends = row["microseconds"]
-        assert ends["bound"] <= ends["predicted"] <= ends["serial"]
-
-
-def test_the_command_compiles_what_is_asked_for(committed, tmp_path, monkeypatch):
-    asked = []
-
-    def write(path, architectures):
-        asked.append((path, architectures))
-        return committed
-
-    monkeypatch.setattr(cost, "write_cost", write)
-    out = tmp_path / "cost.json"
-    result = CliRunner().invoke(app, ["bench", "cost", "--out", str(out), "--architecture", "90"], prog_name="rfa")
-    assert result.exit_code == 0, result.output
-    assert asked == [(out, [90])]
-    assert "H100, forward, 64 reals, 512 tokens" in result.stdout
-
-
-def test_launches_have_the_predictions_of_the_table_beside_them(committed):
-    """Without the precision output: microseconds of the pass's kernel at 512 and 16,384 tokens, of both widths."""
-    kernels = {"forward": "forward_kernel", "backward_rows": "rows_kernel", "backward_columns": "columns_kernel"}
-    sections = re.split(r'^    "(\w+)": \{$', inspect.getsource(launch), flags=re.MULTILINE)
-    found = 0
-    for name, section in zip(sections[1::2], sections[2::2], strict=True):
-        prose = re.sub(r"\n +# ", " ", section)
-        for gpu, *reported in re.findall(r"([A-Z][\w ]+): (\S+) and (\S+); (\S+) and ([\d,]+)\.", prose):
-            if name in kernels:
-                places = itertools.product(cost_calls.WIDTHS, cost_calls.LENGTHS)
-                rows = {(row["width"], row["length"]): row for row in committed["rows"]
-                        if (row["gpu"], row["pass"]) == (gpu, name.split("_")[0])}  # fmt: skip
-                kept = [rows[place]["kernels"][kernels[name]] for place in places]  # to a tenth
-                assert [float(number.replace(",", "")) for number in reported] == pytest.approx(kept, abs=0.56), (
-                    name,
-                    gpu,
-                )
-                found += 1
-    assert found == 5 + 5 + 5

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from rfa.benchmarks.gpu import decode as decode_gpu
-from rfa.benchmarks.gpu.decode import ServedSteps, check_decoding, measure_decoding, read_by_model
-from rfa.benchmarks.kernels.times import kernel_rows
+from rfa.benchmarks.gpu.decode import ServedSteps, check_decoding, read_by_model
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
@@ -46,39 +45,3 @@ def test_the_check_passes_in_bfloat16_and_catches_a_wrong_model(model: LanguageM
         model.blocks[1].feed_forward.up.weight.mul_(1.3)
     with pytest.raises(WrongResultError, match="decoding: at 10 has relative error"):
         check_decoding(model, steps)
-
-
-def test_rows_and_bars_of_the_graph_and_of_the_whole_call(model: LanguageModel) -> None:
-    def make(batch: int) -> ServedSteps:
-        if batch == 8:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return served(model, batch)
-
-    def counting(milliseconds: float, reported: list[str]):
-        def timer(call):
-            reported.append(f"{milliseconds}")
-            call()
-            return milliseconds
-
-        return timer
-
-    reported: list[str] = []
-    found, bars = measure_decoding(make, counting(0.5, reported), counting(2.0, reported), batches=(1, 4, 8))
-    assert [(row["batch"], row.get("choice")) for row in found["batches"]] == [
-        (1, "greedy"), (1, "drawn"), (4, "greedy"), (4, "drawn"), (8, None),
-    ]  # fmt: skip
-    row = found["batches"][3]
-    assert (row["p50_ms"], row["tokens_per_second"]) == (0.5, 8000)
-    assert (row["served"]["p50_ms"], row["served"]["tokens_per_second"]) == (2.0, 2000)
-    assert "memory" in found["batches"][4]["failed"]
-    assert [bar.actual for bar in bars] == [500.0, 8000, 500.0, 8000, 1.0]
-    assert [bar.is_met for bar in bars] == [False, False, False, False, True]
-    assert [row["position"] for row in found["positions"]] == [10, 1_000_000]
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-def test_kernels_of_a_replay_are_reported() -> None:
-    steps = ServedSteps(LanguageModel(CONFIG).cuda(), 2, torch.bfloat16, with_graph=True)
-    steps.draw(decode_gpu.CHOICES["drawn"])
-    rows = kernel_rows(steps.replay)
-    assert sum(row["us"] for row in rows) > 0 and any("slots" in row["kernel"] for row in rows)

@@ -1,20 +1,13 @@
 """The accuracy tables on small sizes: references against other libraries, settings against their definitions."""
 
-import copy
-import json
-
 import filterpy.kalman
 import numpy as np
 import pytest
 from statsmodels.tsa.statespace.kalman_filter import KalmanFilter
 
-from rfa.benchmarks.filters import accuracy as filter_accuracy
 from rfa.benchmarks.filters.accuracy import Rule, run_model, score, squares
-from rfa.benchmarks.filters.accuracy_bars import bars
-from rfa.benchmarks.filters.accuracy_plot import draw_accuracy
 from rfa.benchmarks.filters.references import Estimate, Innovation, gate, run_kalman, student
 from rfa.benchmarks.filters.settings import rotation, tracking
-from rfa.benchmarks.results_page.page import tables_of
 
 
 def statsmodels_run(case, row):
@@ -126,31 +119,3 @@ def test_the_rivals_weigh_as_they_are_defined():
     for _ in range(3):
         weight = 5 / (3 + (2 / weight / (6 + 2 / weight)) ** 2 * 25 / 2)
     assert student(3.0)(vague)[0] == pytest.approx(weight)
-
-
-@pytest.mark.slow
-def test_the_document_holds_every_row_and_bar(monkeypatch, tmp_path):
-    monkeypatch.setattr(filter_accuracy, "TUNING_TRIALS", 2)
-    monkeypatch.setattr(filter_accuracy, "TUNING_STEPS", 30)
-    monkeypatch.setattr(filter_accuracy, "SHIFT_STEPS", 40)
-    monkeypatch.setattr(filter_accuracy, "TRACE_STEPS", 10)
-    monkeypatch.setattr(filter_accuracy, "NU_GRID", (4.0, 8.0))
-    path = tmp_path / "accuracy.json"
-    document = filter_accuracy.write_filter_accuracy(path, trials=3, steps=30)
-    assert json.loads(path.read_text()) == document
-    assert set(document["tracking"]) == set(filter_accuracy.TRACKING)
-    for rows in document["tracking"].values():
-        assert rows["linear, nu = inf"]["rmse"] == pytest.approx(rows["kalman"]["rmse"], rel=1e-9)
-        assert rows["linear, nu = inf"]["over_kalman"] == pytest.approx([0.0, 0.0], abs=1e-8)
-    spiked = document["tracking"]["5 % x20"]
-    assert max(spiked[name]["rmse"] for name in ("oracle", "linear", "linear, learned")) < spiked["kalman"]["rmse"]
-    assert spiked["linear"]["over_oracle"][0] == pytest.approx(spiked["linear"]["rmse"] / spiked["oracle"]["rmse"] - 1)
-    assert all(len(row["error"]) == 10 for rows in document["level_shift"].values() for row in rows.values())
-    assert {row["is_met"] for row in document["bars"]} == {True, False}
-    assert len({row["name"] for row in document["bars"]}) == len(document["bars"])
-    worse = copy.deepcopy(document)
-    worse["tracking"]["clean"]["linear"]["over_kalman"] = [99.0, 0.0]
-    assert not bars(worse)[0]["is_met"]
-    assert any("5 % x20" in line for line in tables_of("filter-accuracy", document))
-    draw_accuracy(document, tmp_path / "accuracy.png")
-    assert (tmp_path / "accuracy.png").stat().st_size > 10_000

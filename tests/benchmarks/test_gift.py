@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import gzip
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ import pytest
 
 import rfa
 from rfa.benchmarks.results_page.network import over_naive, unseen
-from rfa.benchmarks.results_page.page import tables_of
-from rfa.benchmarks.series import gift, gift_models
+from rfa.benchmarks.series import gift
 from rfa.benchmarks.series.gift import score, seasonal_error, write_gift
 from rfa.benchmarks.series.gift_data import Rows, Task, Window, last_windows, tasks
 from rfa.benchmarks.series.gift_models import (
@@ -138,29 +136,6 @@ def test_one_pass_equals_a_pass_for_each_window(model: str, is_monthly: bool, mo
             np.testing.assert_array_equal(found.intervals[:, k], ends)
     if not is_monthly:  # the lengths of months begin other states
         assert sum(filtered) == 2 * len(task.windows[-1].history)
-
-
-def test_what_was_measured_is_not_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hourly(tmp_path)
-    out = tmp_path / "gift.json"
-    chosen = (NAIVE, "its points alone")
-    first = write_gift(tmp_path, out, chosen)
-    calls: list[str] = []
-
-    def repeated(task: Task) -> Iterator[Quantiles]:
-        calls.append(task.name)
-        return each(gift_models.naive)(task)
-
-    monkeypatch.setitem(MODELS, "its points alone", repeated)
-    assert write_gift(tmp_path, out, chosen) == first and not calls
-    assert write_gift(tmp_path, out, chosen, ("m4_w", "m4_h"), again=True)["tasks"].keys() == first["tasks"].keys()
-    assert calls == ["m4_hourly"]
-    assert any(line.startswith("| m4_hourly * | 1 |") for line in tables_of("gift", first))
-    with pytest.raises(ValueError, match="no model 'x'"):
-        write_gift(tmp_path, out, ("x",))
-    for folder, wanted in ((tmp_path / "nothing", ()), (tmp_path, ("ett1",))):
-        with pytest.raises(ValueError, match="none of the tasks"):
-            write_gift(folder, tmp_path / "other.json", chosen, wanted)
 
 
 def test_a_search_of_hours_is_held_against_the_naive_of_its_own_windows(

@@ -14,7 +14,7 @@ import pytest
 from rfa.benchmarks.series import gift_sources
 from rfa.benchmarks.series.files import read_r_matrix
 from rfa.benchmarks.series.gift_data import FREQUENCIES, SETS, Rows, blocks, periods, tasks
-from rfa.benchmarks.series.gift_sources import COMMITS, SOURCES, Source, bring, tables
+from rfa.benchmarks.series.gift_sources import Source, bring
 
 
 def table(path: Path, first: str, step: str, columns: dict[str, np.ndarray]) -> None:
@@ -117,10 +117,3 @@ def test_files_are_taken_at_their_commit_and_compressed(tmp_path: Path, monkeypa
     bring(tmp_path, tmp_path / "clones", sources)
     assert (tmp_path / "x" / "a.csv").read_text() == "first"
     assert gzip.decompress((tmp_path / "x" / "a.csv.gz").read_bytes()) == b"first"
-
-
-def test_the_manifest_names_each_file_once_with_a_licence() -> None:
-    sources = [*SOURCES, *tables()]
-    assert len({one.target for one in sources}) == len(sources)
-    assert {one.repository for one in sources} == set(COMMITS) and all(one.licence for one in sources)
-    assert {file for file, _ in SETS.values()} <= {one.target for one in SOURCES}

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
-import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +27,6 @@ def somewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU of which nothing is asked."""
     monkeypatch.setattr(gpu_check, "require_gpu", lambda: torch.device("cpu"))
     monkeypatch.setattr(gpu_check, "gpu_hardware", lambda device: {"device": "a GPU"})
-
-
-def place() -> dict[str, Any]:
-    return {"process": os.getpid()}
-
-
-def written(out: Path, name: str) -> dict[str, Any]:
-    """When the file has what became of a check, what else it has; there is a minute for that."""
-    for _ in range(600):
-        if out.is_file() and name in (found := json.loads(out.read_text()))["parts"]:
-            return {"keys": sorted(found), "parts": list(found["parts"])}
-        time.sleep(0.1)
-    raise TimeoutError
 
 
 def raising(error: Exception) -> Callable[[], dict[str, Any]]:
@@ -86,21 +70,6 @@ def test_what_is_wrong_or_fails_is_reported_and_the_rest_is_run(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("somewhere")
-def test_a_check_has_a_process_of_its_own_and_is_written_as_it_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first check ends when the file has the second one."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    out = tmp_path / "check.json"
-    checks = [Part("slow", 1, partial(written, out, "quick")), Part("quick", 1, place)]
-    document = run_gpu_check(out, checks=checks, parts=[])
-    found = document["parts"]["quick"]
-    assert found["status"] == "done" and found["process"] != os.getpid() and found["seconds"] > 0
-    assert document["parts"]["slow"]["parts"] == ["quick"] and "seconds" in document["parts"]["slow"]["keys"]
-    assert json.loads(out.read_text()) == document
-
-
-@pytest.mark.usefixtures("somewhere")
 def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
     parts = [
         Part("first", 1, raising(WrongResultError("off by two"))), Part("second", 1, dict),
@@ -110,18 +79,6 @@ def test_what_was_not_right_is_not_timed(tmp_path: Path) -> None:
     timed = {name: part for name, part in document["parts"].items() if name.startswith("timed")}
     assert [part["status"] for part in timed.values()] == ["left out", "done", "left out"]
     assert timed["timed first"]["reason"] == "not done: first"
-
-
-@pytest.mark.usefixtures("somewhere")
-def test_the_command_ends_with_1_where_something_is_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def run(out: Path, seconds: float) -> dict[str, Any]:
-        assert seconds == LONGEST
-        return run_gpu_check(out, checks=(), parts=[Part("kernels", 1, raising(WrongResultError("off by two")))])
-
-    monkeypatch.setattr(gpu_check, "run_gpu_check", run)
-    result = CliRunner().invoke(app, ["gpu-check", "--out", str(tmp_path / "check.json")], prog_name="rfa")
-    assert result.exit_code == 1
-    assert "kernels: wrong, off by two" in result.stderr.splitlines()[-1]
 
 
 def test_everything_fits_in_the_time_and_what_is_timed_was_checked() -> None:

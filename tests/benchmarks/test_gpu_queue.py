@@ -6,21 +6,15 @@ import json
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from rfa.benchmarks.gpu_queue import queue, series
-from rfa.benchmarks.gpu_queue.__main__ import main
-from rfa.benchmarks.gpu_queue.cuda_tests import CUDA_TESTS, run_tests
-from rfa.benchmarks.gpu_queue.parts import QUEUE, Wishes, parts
+from rfa.benchmarks.gpu_queue import queue
+from rfa.benchmarks.gpu_queue.parts import QUEUE
 from rfa.benchmarks.gpu_queue.pieces import pack, unpack
 from rfa.benchmarks.gpu_queue.queue import UNFINISHED, Part, run_queue
-from rfa.fitting.interrupts import Stopped
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,31 +64,6 @@ def test_a_part_out_of_time_ends_with_its_processes(tmp_path: Path, monkeypatch:
     wait_until(is_gone)
 
 
-def test_a_part_gets_what_is_left_of_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = []
-
-    def run(part: Part, out: Path, seconds: float, environment: object) -> dict[str, Any]:
-        given.append((part.name, seconds))
-        return {"status": "done"}
-
-    monkeypatch.setattr(queue, "run_part", run)
-    clock = iter([0.0, 0.0, 500.0, 690.0])
-    expected = [python("", name, seconds=120, least=20) for name in "abc"]
-    record = run_queue(expected, tmp_path, seconds=600, clock=lambda: next(clock))
-    assert given == [("a", 120), ("b", 600 - 500 - queue.GRACE_SECONDS)]
-    assert statuses(record) == {"a": "done", "b": "done", "c": "left out"}
-
-
-def test_results_have_the_commit_that_was_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no checkout; a commit that is there stays."""
-    monkeypatch.setattr(queue, "git_commit", lambda: None)
-    for name, own in (("a", None), ("b", "own")):
-        code = f"import json; json.dump({{'commit': {own!r}}}, open({str(tmp_path / name)!r}, 'w'))"
-        record = run_queue([python(code, name, result=name)], tmp_path, seconds=600, commit="sent")
-        assert json.loads((tmp_path / name).read_text()) == {"commit": own or "sent"}
-        assert record[name]["commit"] == "sent"
-
-
 def test_a_folder_goes_through_pieces(tmp_path: Path) -> None:
     folder, out = tmp_path / "folder", tmp_path / "out"
     folder.mkdir()
@@ -117,88 +86,6 @@ def test_a_folder_goes_through_pieces(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(ValueError, match="damaged"):
         unpack(out, "run", tmp_path / "damaged")
-
-
-def test_a_training_goes_on_from_the_pieces_of_the_last_loan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-
-    def train(run: object, folder: Path, *, begin_from: object, device: str) -> None:
-        assert begin_from == "first weights"
-        folder.mkdir(exist_ok=True)
-        steps = folder / "steps"
-        seen.append(steps.read_text() if steps.exists() else "")
-        steps.write_text(f"{seen[-1]}x")
-        if len(seen) < 3:
-            raise Stopped(15, len(seen), 3)
-
-    monkeypatch.setattr(series, "train_series", train)
-    app = typer.Typer()
-    app.command()(series.main)
-    monkeypatch.setattr(series, "load_run", lambda path: "first weights")
-    expected = ["--out", str(tmp_path), "--rehearse", "--from", str(tmp_path)]
-    codes = [CliRunner().invoke(app, expected).exit_code for _ in range(3)]
-    assert codes == [UNFINISHED, UNFINISHED, 0] and seen == ["", "x", "xx"]
-
-
-def test_tests_of_all_files_run_and_one_that_fails_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    files = {"test_right.py": "assert True", "test_wrong.py": "assert 1 == 2", "test_later.py": "assert True"}
-    for name, line in files.items():
-        (tmp_path / name).write_text(f"def test_it():\n    {line}\n")
-    paths = [str(tmp_path / name) for name in files]
-    assert run_tests(paths) == 1
-    said = capsys.readouterr().out
-    assert said.count("1 passed") == 2 and "assert 1 == 2" in said and f"{paths[1]}: exit code 1" in said
-    assert run_tests(paths[:1]) == 0
-
-
-def test_every_file_of_the_gpus_tests_is_there() -> None:
-    for expected in CUDA_TESTS:
-        file, _, name = expected.partition("::")
-        assert f"def {name or 'test_'}" in (ROOT / file).read_text()
-
-
-def test_the_recipe_is_fed_by_all_cores_but_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(series, "cores", lambda: 16)
-    run = series.chosen_run(None, 8.0)
-    assert (run.training.workers, run.training.minutes) == (15, 8.0)
-
-
-def test_the_parts_fit_in_twelve_minutes_and_are_named(tmp_path: Path) -> None:
-    made = parts(Wishes(tmp_path))
-    assert [part.name for part in made] == [name for name in QUEUE if name != "books"]
-    # Those that come before the training leave it the time that it begins with.
-    before = sum(part.seconds for part in made[:2])
-    assert before + queue.GRACE_SECONDS + made[2].least <= 720
-    assert [part.name for part in parts(Wishes(tmp_path, books=tmp_path), ("books", "tests"))] == ["tests", "books"]
-    with pytest.raises(ValueError, match=r"unknown parts \['all'\]"):
-        parts(Wishes(tmp_path), ("all",))
-
-
-def test_stored_kernels_are_served_without_a_compiler(tmp_path: Path) -> None:
-    (given,) = parts(Wishes(tmp_path, bundle=tmp_path), ("served",))
-    (compiled_here,) = parts(Wishes(tmp_path), ("served",))
-    assert given.environment == {"CC": "/bin/false"} and not compiled_here.environment
-
-
-@pytest.mark.slow
-def test_parts_find_what_wheels_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels = tmp_path / "wheels"
-    wheels.mkdir()
-    with zipfile.ZipFile(wheels / "brought_along-1.0-py3-none-any.whl", "w") as wheel:
-        folder = "brought_along-1.0.dist-info"
-        wheel.writestr("brought_along.py", "WHAT = 'it'\n")
-        wheel.writestr(f"{folder}/METADATA", "Metadata-Version: 2.1\nName: brought-along\nVersion: 1.0\n")
-        wheel.writestr(f"{folder}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        wheel.writestr(f"{folder}/RECORD", "")
-    expected = python("import brought_along, rfa; print(brought_along.WHAT, rfa.__name__)", "tests")
-    monkeypatch.setattr("rfa.benchmarks.gpu_queue.__main__.parts", lambda wishes, names: [expected])
-    app = typer.Typer()
-    app.command()(main)
-    result = CliRunner().invoke(app, ["--out", str(tmp_path / "out"), "--wheels", str(wheels)])
-    assert (tmp_path / "out" / "tests.log").read_text() == "it rfa\n", result.output
-    assert result.exit_code == 0
 
 
 @pytest.mark.slow

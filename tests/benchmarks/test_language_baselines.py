@@ -2,11 +2,12 @@
 
 import gzip
 import lzma
+import math
 
 import numpy as np
 import pytest
 
-from rfa.benchmarks.language.baselines import WINDOWS, compressor_bits_per_byte
+from rfa.benchmarks.language.baselines import WINDOWS, compressor_bits_per_byte, unigram
 
 
 def noise(seed: int, size: int) -> bytes:
@@ -43,3 +44,11 @@ def test_only_the_window_of_the_prefix_is_kept(monkeypatch):
     assert compressor_bits_per_byte(text, "xz", prefix=text + since) < 1
     monkeypatch.setitem(WINDOWS, "xz", 40_000)
     assert compressor_bits_per_byte(text, "xz", prefix=text + since) > 7.9
+
+
+def test_unigram_of_a_given_source():
+    train = np.array([0] * 79 + [1] * 19)  # add-one: 80 % and 20 %
+    nats, bits = unigram(train, np.array([0, 0, 0, 0, 1]), 2, 10)
+    expected = -(4 * math.log(0.8) + math.log(0.2))
+    assert nats == pytest.approx(expected / 5)
+    assert bits == pytest.approx(expected / math.log(2) / 10)

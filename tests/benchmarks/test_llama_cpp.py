@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from collections import defaultdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +15,6 @@ from rfa.benchmarks.language.llama_cpp import compare
 from rfa.benchmarks.language.llama_cpp.rival import PIECE, Rival, Shape, weights
 from rfa.runtime.bundle.bundle import open_bundle
 
-PYTHON = os.environ.get("LLAMA_CPP_PYTHON", "")
 VOCABULARY = 11
 
 
@@ -102,15 +100,3 @@ def test_prompts_and_new_tokens_are_timed_separately() -> None:
     sample = compare.Sample(2 * compare.NEW_TOKENS, 1.0, 1.536 + 0.63, prompt_cpu_seconds=1.536)
     (row,) = compare.rows_of({("any", 2): [sample]})
     assert row["us_per_prompt_token"] == pytest.approx(6000) and row["us_per_new_token"] == pytest.approx(5000)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not PYTHON, reason="LLAMA_CPP_PYTHON does not name an interpreter with llama_cpp and gguf")
-def test_the_comparison_runs(books_bundle: Path) -> None:
-    cores = os.sched_getaffinity(0)
-    try:
-        document = compare.run(PYTHON, books_bundle, 1, min(cores))
-    finally:
-        os.sched_setaffinity(0, cores)
-    assert abs(document["llama_cpp"]["parameters"] / document["parameters"] - 1) < 0.01
-    assert len(document["rows"]) == 10 and all(row["tokens_per_cpu_second"] > 0 for row in document["rows"])

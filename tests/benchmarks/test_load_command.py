@@ -104,30 +104,6 @@ def test_a_running_server_that_misses_a_budget_gives_exit_code_1(scenarios, line
 
 
 @pytest.mark.slow
-def test_a_server_with_keys_is_loaded_with_the_key_of_the_environment(scenarios, linear_bundle):
-    key = "a-key-of-the-load-test-0123456789"
-    live = ("mixed", "--seconds", 1, "--warmup", 0, "--text-rate", 0, "--batch-rate", 5, "--filter-streams", 3)
-    with started([linear_bundle], {"processes": 1, "api_keys": key}) as target:
-        where = ("--url", target.url, "--bundle", linear_bundle, "--json")
-        refused = rfa(*live, *where)
-        admitted = rfa(*live, *where, RFA_API_KEY=key)
-    assert (refused.returncode, refused.stdout) == (1, "")
-    assert "answers 401; set RFA_API_KEY" in refused.stderr
-    result = json.loads(admitted.stdout.splitlines()[-1])
-    assert result["errors"] == result["wrong"] == {}
-    assert result["counts"]["observation.right"] == result["counts"]["observation.sent"] == 30
-
-
-def test_no_server_and_no_scenario_are_one_line(scenarios, linear_bundle):
-    done = rfa("impossible", "--budgets", scenarios, "--url", "http://127.0.0.1:9", "--bundle", linear_bundle)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr.startswith("rfa: no server at http://127.0.0.1:9")
-    done = rfa("long", "--budgets", scenarios)
-    assert done.returncode == 1
-    assert done.stderr == "rfa: no scenario 'long' in scenarios.toml; it has short, impossible\n"
-
-
-@pytest.mark.slow
 def test_memory_of_idle_states_is_what_they_take(linear_bundle):
     scenario = Scenario("idle", kind="idle-sessions", sessions=50_000, live=LiveLoad(model="linear"))
     measured = run_sessions(scenario, [linear_bundle])

@@ -11,26 +11,7 @@ from rfa.benchmarks.load.scenario import (
     changed,
     find_scenario,
     read_scenarios,
-    scenario_from,
-    to_table,
 )
-
-
-def test_the_project_has_the_scenarios_of_its_bars():
-    scenarios = read_scenarios()
-    assert {"filter-live", "text-64", "overload", "mixed", "idle-sessions"} <= set(scenarios)
-    live = scenarios["filter-live"]
-    assert (live.live.streams, live.live.rate, live.budget["observation_p99_ms"]) == (1000, 10.0, 25)
-    text = scenarios["text-64"]
-    assert (text.text.streams, text.text.prompt_tokens) == (64, 128)
-    assert (text.budget["ttft_p99_ms"], text.budget["itl_p99_ms"]) == (200, 50)
-    assert all(scenario.about and scenario.budget for scenario in scenarios.values())
-
-
-@pytest.mark.parametrize("name", read_scenarios())
-def test_a_scenario_survives_the_way_to_a_generator(name):
-    scenario = find_scenario(name)
-    assert scenario_from(name, to_table(scenario)) == scenario
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,10 @@ from rfa.benchmarks.load.controller import Run
 from rfa.benchmarks.load.histogram import PERCENTILES, RESOLUTION, Histogram
 from rfa.benchmarks.load.overload import run_overload
 from rfa.benchmarks.load.pacing import Pacer, poisson
-from rfa.benchmarks.load.plot import draw_run
-from rfa.benchmarks.load.report import describe, document, judge
+from rfa.benchmarks.load.report import describe, judge
 from rfa.benchmarks.load.scenario import LiveLoad, Scenario, TextLoad
 from rfa.benchmarks.load.server import ServerError
 from rfa.benchmarks.load.tally import Tally, Window
-from rfa.benchmarks.results_page.page import tables_of
 
 LIVE = Scenario("live", seconds=10.0, warmup_seconds=2.0, live=LiveLoad(streams=1))
 WINDOW = Window(100.0, 2.0, 10.0)
@@ -120,25 +118,6 @@ def test_every_budget_is_judged():
     assert verdicts["ttft_p99_ms"].actual is None  # never measured, so never met
     run.tally.mistake("numbers", "x")
     assert not judge(LIVE, describe(run))[-1].met
-
-
-def test_a_result_is_json_and_a_table():
-    run = run_with(server=None, observation_sent=1)
-    scenario = replace(LIVE, budget={"observation_p99_ms": 5, "max_rss_growth": 1})
-    result = document(scenario, describe(run))
-    assert json.loads(json.dumps(result, allow_nan=False)) == result
-    assert result["passed"] is False
-    assert {"cpu", "cores", "date"} <= set(result["hardware"])
-    lines = tables_of("load-run", result)
-    assert any(line.startswith("| observation_p99_ms |") and "**missed**" in line for line in lines)
-    assert "| max_rss_growth | – | 1 | not measured |" in lines
-
-
-def test_a_run_is_drawn(tmp_path):
-    draw_run(replace(run_with(), scenario=replace(LIVE, budget={"observation_p99_ms": 25})), tmp_path / "run.png")
-    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-    with pytest.raises(ValueError, match="nothing"):
-        draw_run(Run(LIVE, Tally(WINDOW), [], None), tmp_path / "none.png")
 
 
 class Answering:

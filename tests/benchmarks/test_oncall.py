@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -32,7 +33,10 @@ def check_rows(series: Series) -> None:
     assert series.times[-1] < series.times[0] + series.days * DAY
 
 
-@pytest.mark.parametrize("make", INCIDENTS, ids=lambda make: make.__name__)
+MAKERS = [*INCIDENTS, *(partial(second.incident, kind) for kind in (*second.KINDS, *second.SLOW))]
+
+
+@pytest.mark.parametrize("make", MAKERS, ids=str)
 def test_a_series_has_its_incident_and_is_repeatable(make: Callable[[int], Series]) -> None:
     series, again = make(2), make(2)
     assert np.array_equal(series.values, again.values, equal_nan=True)
@@ -41,32 +45,20 @@ def test_a_series_has_its_incident_and_is_repeatable(make: Callable[[int], Serie
     assert series.times[0] + 3 * DAY < series.begin <= series.end <= series.times[-1]
 
 
-@pytest.mark.parametrize("kind", [*second.KINDS, *second.SLOW])
-def test_a_series_of_the_second_set_has_its_incident_and_is_repeatable(kind: str) -> None:
-    series, again = second.incident(kind, 1), second.incident(kind, 1)
-    assert np.array_equal(series.values, again.values, equal_nan=True)
+@pytest.mark.parametrize(
+    ("make", "least"),
+    [*((partial(second.with_job, name), 3) for name in second.JOBS), *((partial(with_job, name), 6) for name in JOBS)],
+    ids=str,
+)
+def test_a_series_has_the_occurrences_of_its_job(make: Callable[[], Series], least: int) -> None:
+    series = make()
     check_rows(series)
-    assert series.begin is not None and series.end is not None
-    assert series.times[0] + 3 * DAY < series.begin <= series.end <= series.times[-1]
-
-
-@pytest.mark.parametrize("name", second.JOBS)
-def test_a_job_of_the_second_set_occurs(name: str) -> None:
-    series = second.with_job(name)
-    check_rows(series)
-    assert len(series.occurrences) >= 3 and second.clean(1).begin is None
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_a_series_has_the_occurrences_of_its_job(name: str) -> None:
-    series = with_job(name)
-    check_rows(series)
-    assert len(series.occurrences) >= 6
+    assert len(series.occurrences) >= least
     assert all(series.times[0] <= begin <= end <= series.times[-1] for begin, end in series.occurrences)
 
 
 def test_other_series_have_no_incident() -> None:
-    for series in (*(make() for make in CLEAN), *(clock_change(zone) for zone in ZONES)):
+    for series in (second.clean(1), *(make() for make in CLEAN), *(clock_change(zone) for zone in ZONES)):
         check_rows(series)
         assert series.begin is None
         assert (series.change is None) == (series.kind == "clean")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,15 +12,11 @@ from rfa.benchmarks.papers.afa.layer import RationalDynamics
 from rfa.benchmarks.papers.estimators import measure
 from rfa.benchmarks.papers.polar_mixer import radial_tangential_irls
 from rfa.benchmarks.papers.radial_mixer import geodesic, unit
-from rfa.benchmarks.papers.series_gate import MODEL, gate_values
 from rfa.benchmarks.papers.tensor_mixer import Channels, kernels, separable_distance
 from rfa.model.attention.api import robust_filter_attention
-from rfa.model.checkpoint import load_run, save_checkpoint
 from rfa.model.dynamics import Dynamics
 from rfa.model.language import LanguageModel
 from rfa.model.layers import LayerState
-from rfa.model.series.network import SeriesNetwork
-from rfa.runtime.series.config import FEATURES, PATCH
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import load_variants
 from tests.benchmarks.paper_loops import mixed
@@ -104,13 +99,6 @@ def test_pieces_with_a_cache_are_the_whole_sequence(name):
         cache = cache._replace(position=cache.position + piece)
         torch.testing.assert_close(output.logits, whole.logits[:, start - 1], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(output.log_precision, whole.log_precision[:, start - 1], rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("name", ["unrolled-K1", "stack-K2"])
-def test_a_mixer_without_cache_says_so(name):
-    made = model(name)
-    with pytest.raises(ValueError, match="does not support a cache"):
-        made.extend(torch.zeros(1, 2, dtype=torch.int64), made.init_cache(1, 4))
 
 
 @pytest.mark.parametrize("name", [*SYSTEMS, "RT-geodesic"])
@@ -253,15 +241,6 @@ def test_estimators_of_a_known_system():
     assert found["magnitude and direction, 4 passes"] < 0.8 * found["magnitude and direction, 1 passes"]
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_checkpoint_of_a_system_is_read_back(name, tmp_path):
-    weights = model(name).float()
-    save_checkpoint(tmp_path, "language", weights)
-    found = load_run(tmp_path).state_dict()
-    assert found.keys() == weights.state_dict().keys()
-    assert all(torch.equal(found[key], value) for key, value in weights.state_dict().items())
-
-
 @pytest.mark.parametrize("confidence", ["open", "even"])
 def test_the_gate_turns_from_the_own_value_to_the_estimate(confidence):
     gate = model(f"M2-{confidence}").blocks[0].mixer.confidence
@@ -290,17 +269,6 @@ def test_slots_with_a_gate_are_fused_with_the_own_values(kind):
     for i in range(7):
         found, state = mixer.step(x[:, i], torch.full((2,), i), state, None)
         torch.testing.assert_close(found.latent, fused.latent[:, i], rtol=1e-12, atol=1e-12)
-
-
-def test_gates_of_a_series_network_are_reported_by_their_evidence():
-    network = SeriesNetwork(replace(MODEL, confidence="balanced")).eval()
-    tokens, ends = torch.randn(2, 9, FEATURES), PATCH * torch.arange(1, 10).expand(2, 9)
-    layers = gate_values(network, tokens, ends)
-    assert len(layers) == MODEL.n_layers
-    for layer in layers:
-        assert layer["log_evidence"] == sorted(layer["log_evidence"])
-        expected = [1 / (1 + math.exp(-value)) for value in layer["log_evidence"]]  # p / (p + 1) before training
-        assert layer["gate"] == pytest.approx(expected, abs=0.01)
 
 
 def test_biases_filter_a_system_with_drift_exactly():
@@ -343,21 +311,3 @@ def test_a_horizon_predicts_the_trajectory_with_less_precision():
         robust_filter_attention(z, z, z, dynamics, horizon=-1.0)
     with pytest.raises(ValueError, match=r"impl='triton' cannot be used here: .*horizon"):
         robust_filter_attention(z, z, z, dynamics, horizon=1.0, impl="triton")
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("tensor", {"noise": "pink"}, "noise must be one of"),
-        ("tensor", {"noise": "structured", "precision": "separable"}, "of white noise"),
-        ("polar", {"algorithm": "newton"}, "algorithm must be one of"),
-        ("polar", {"steps": 3}, "PolarOptions has no key"),
-        ("unrolled-K1", {"passes": 0}, "passes must be >= 1"),
-        ("stack-K1", {"passes": 0}, "passes must be >= 1"),
-        ("AFA", {"passes": 2}, "afa has no options"),
-        ("M2", {"passes": 2}, "mixer_options require a mixer of benchmarks/papers"),
-    ],
-)
-def test_wrong_options_are_refused(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        LanguageModel(LanguageModelConfig.from_dict({**SIZES, **VARIANTS[name]["model"], "mixer_options": options}))

@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from PIL import Image, ImageSequence
 from scipy.integrate import solve_ivp
 from scipy.linalg import expm
 
-from rfa.benchmarks.papers.control.__main__ import animate, draw
 from rfa.benchmarks.papers.control.closed_form import Controller, Plant, Waypoints, blend
 from rfa.benchmarks.papers.control.vehicle import PILOTS, Course, drive, scores
 
@@ -146,13 +144,3 @@ def test_outliers_cost_a_robust_pilot_little():
     assert found["truth"]["distance"] < 0.3
     assert found["robust"]["position_rmse"] < found["kalman"]["position_rmse"] / 3
     assert found["robust"]["energy"] < found["kalman"]["energy"] / 2
-
-
-def test_the_animation_is_small(tmp_path):
-    course = Course(waypoints=((6, 4), (0, 0)), leg=0.8)
-    runs = {pilot: drive(course, pilot, 1, seed=0) for pilot in PILOTS}
-    draw(course, runs, tmp_path / "runs.png")
-    animate(course, runs, tmp_path / "runs.gif")
-    with Image.open(tmp_path / "runs.gif") as picture:
-        assert sum(1 for _ in ImageSequence.Iterator(picture)) == course.steps // 2
-    assert (tmp_path / "runs.gif").stat().st_size < 1 << 20

@@ -5,12 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
-from rfa.benchmarks.papers.pictures.__main__ import curves, draw_noises, draw_transition, summary
-from rfa.benchmarks.papers.pictures.kernels import LAGS, draw_aggregation, draw_kernels, draw_spectra, precision, pulled
-from rfa.benchmarks.papers.pictures.maps import draw_maps, last_weights, pooled
-from rfa.benchmarks.papers.pictures.training import MODELS, noises, start_diffusive
+from rfa.benchmarks.papers.pictures.kernels import LAGS, precision, pulled
+from rfa.benchmarks.papers.pictures.maps import last_weights
+from rfa.benchmarks.papers.pictures.training import noises, start_diffusive
 from rfa.model.language import LanguageModel
 from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.language_config import load_variants
@@ -71,29 +69,6 @@ def test_kernels_are_those_of_the_paper():
     assert np.log(precision(mu, steady, eta2)) == pytest.approx(bias, abs=1e-12)
 
 
-def test_pictures_are_drawn(tmp_path):
-    made = {name: model(name) for name in ("B1", "M2")}
-    records = {}
-    for name, (variant, _) in MODELS.items():
-        row = {"step": 0, **noises(model(variant))}
-        following = {"step": 10, **noises(model(variant))}
-        validation = [{"step": 5, "loss": 2.0}, {"step": 10, "loss": 1.0}]
-        records[name] = {"validation": validation, "noises": [row, following] if len(row) > 1 else []}
-    draw_kernels(tmp_path / "kernels.png")
-    draw_spectra(tmp_path / "spectra.png")
-    draw_aggregation(tmp_path / "aggregation.png")
-    draw_noises(records, tmp_path / "noises.png")
-    draw_transition(records, tmp_path / "transition.png")
-    draw_maps(made, torch.arange(256) % 31, tmp_path / "maps.png")
-    for path in tmp_path.iterdir():
-        with Image.open(path) as picture:
-            assert min(picture.size) > 100
-    integrative = {"integrative_at_start": 3, "integrative_at_end": 3}
-    expected = {"model": "M2", "validation_loss": 1.0, "heads_with_decay": 3, **integrative}
-    assert summary("M2", records["M2"]) == expected
-    assert np.isnan(curves(records["M2"]["noises"], "alpha")[1][:, 0]).all()
-
-
 def test_carried_measurements_have_their_variances():
     """Over draws of a path and its measurements, earlier and later."""
     rate, sigma2, eta2, row = complex(-0.1, 0.4), 0.3, 0.5, 3
@@ -106,9 +81,3 @@ def test_carried_measurements_have_their_variances():
     variances = pulled(z[:, 0], row, rate, sigma2, eta2)[1]
     carried = np.exp(rate * (row - np.arange(6)))[:, None] * z - x[row]
     assert np.mean(np.abs(carried) ** 2, axis=1) == pytest.approx(variances, rel=0.03)
-
-
-def test_cells_have_their_largest_weight():
-    weights = np.zeros((256, 256))
-    weights[200, 7] = 1.0
-    assert np.argwhere(pooled(weights)).tolist() == [[100, 3]]

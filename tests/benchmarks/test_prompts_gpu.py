@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
 from rfa.benchmarks.gpu import prompts as prompts_gpu
-from rfa.benchmarks.gpu.prompts import check_prompts, measure_prompts
+from rfa.benchmarks.gpu.prompts import check_prompts
 from rfa.benchmarks.kernels.truth import WrongResultError
 from rfa.model import ragged
 from rfa.model.language import LanguageModel
-from rfa.model.recurrence import slots
 from rfa.runtime.text.config import LanguageModelConfig
 
 CONFIG = LanguageModelConfig(vocab_size=96, d_model=32, n_layers=2, n_heads=2, head_dim=8, n_slots=4)
@@ -38,26 +35,3 @@ def test_the_check_passes_and_catches_a_wrong_model(model: LanguageModel, monkey
     monkeypatch.setattr(ragged.RaggedDecoder, "prefill", off)
     with pytest.raises(WrongResultError, match="prompts: recurrent has relative error"):
         check_prompts(model, torch.bfloat16)
-
-
-def test_every_quantum_is_timed_in_both_modes(model: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the server's runners, whose kernels run in Triton's interpreter here."""
-    if os.environ.get("TRITON_INTERPRET") != "1":
-        pytest.skip("the kernels are defined for the GPU that is here")
-    monkeypatch.setattr(prompts_gpu, "TOKENS", 8)
-    monkeypatch.setattr(prompts_gpu, "STREAMS", 4)
-    monkeypatch.setattr(prompts_gpu, "ROUNDS", 1)
-    for module in (ragged, slots):
-        monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
-
-    def timed(call: object) -> float:
-        call()  # type: ignore[operator]
-        return 2.0
-
-    rows, (bar,) = measure_prompts(model, timed)
-    assert [(row["quantum"], row["mode"]) for row in rows] == [
-        (name, mode) for name in ("three", "behind") for mode in ("attention", "recurrent")
-    ]
-    assert [row["tokens_per_second"] for row in rows] == [2500] * 2 + [1000] * 2
-    assert all(row["kernels"] == [] and row["launches"] == row["device_ms"] == 0 for row in rows)  # no GPU's
-    assert bar.actual == 2.0 and bar.to_dict()["met"]

@@ -1,4 +1,4 @@
-"""The quality table in small: trained, cut, continued, and scored again by plain loops."""
+"""The quality table in small, scored again by plain loops."""
 
 import json
 import math
@@ -9,20 +9,12 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
-from typer.testing import CliRunner
 
 from rfa.benchmarks.language.quality.bars import bars, paired
-from rfa.benchmarks.language.quality.figures import draw_quality
 from rfa.benchmarks.language.quality.scores import Scoring
-from rfa.benchmarks.language.quality.speed import measure_speed
 from rfa.benchmarks.language.quality.table import QualityPlan, write_quality
-from rfa.benchmarks.results_page.page import tables_of
-from rfa.cli.main import app
 from rfa.model.checkpoint import load_run
-from rfa.runtime.text.config import LanguageModelConfig
 from rfa.training.corpus import encode_files
-from rfa.training.language import Trainer
-from rfa.training.language_config import LanguageRun, TrainingConfig
 
 MODEL = {"vocab_size": 270, "d_model": 16, "n_layers": 2, "n_heads": 2, "head_dim": 4, "n_slots": 2}
 TRAINING = {"steps": 8, "batch": 4, "context": 16, "learning_rate": 0.01, "validate_every": 4, "precision": "fp32"}
@@ -57,17 +49,6 @@ def done(data, tmp_path_factory):
 def scores(document, variant):
     (row,) = (row for row in document["runs"] if row["variant"] == variant)
     return {(part["windows"], part["mode"], part["length"]): part for part in row["scores"]}
-
-
-def test_the_table_has_every_run_mode_length_and_kind_of_window(done):
-    assert json.loads((done.folder / "table.json").read_text()) == json.loads(json.dumps(done.document))
-    assert not done.document["failed"] and not done.document["missing"]
-    both = {(w, m, n) for w in ("separate", "sliding") for m in ("attention", "recurrent") for n in (16, 32, 64)}
-    assert set(scores(done.document, "both")) == both
-    assert set(scores(done.document, "B1")) == {key for key in both if key[1] == "attention"}
-    shown = "\n".join(tables_of("quality-small", done.document))
-    expected = scores(done.document, "B1")["separate", "attention", 64]["perplexity"]
-    assert "| B1 | RoPE | 1 | " in shown and f"{expected:.2f}" in shown
 
 
 @cache
@@ -110,44 +91,6 @@ def test_perplexity_equals_a_plain_loop(done, data, windows, mode):
     assert row["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text.encode()), rel=1e-5)
 
 
-def test_a_cut_run_is_resumed(done, data, tmp_path, monkeypatch):
-    plan, updates = tiny(data, tmp_path, ("both",)), []
-    original = Trainer.update
-
-    def counted(self, *arguments):
-        updates.append(self.step)
-        if len(updates) == 6:
-            raise KeyboardInterrupt
-        return original(self, *arguments)
-
-    monkeypatch.setattr(Trainer, "update", counted)
-    with pytest.raises(KeyboardInterrupt):
-        write_quality(plan, tmp_path / "table.json")
-    document = write_quality(plan, tmp_path / "table.json")
-    assert updates == [*range(6), *range(4, 8)]  # the checkpoint was after step 4
-    # Bit for bit the run that was not cut.
-    assert document["runs"][0]["weights"] == done.document["runs"][0]["weights"]
-    assert document["runs"][0]["scores"] == done.document["runs"][0]["scores"]
-
-
-def test_the_command_writes_the_table_and_says_what_is_missing(done, data, tmp_path):
-    out = tmp_path / "table.json"
-    arguments = [
-        "bench", "quality", "--data", data, "--runs", done.plan.runs, "--variants", "both,B1", "--seeds", "0",
-        "--config", done.plan.config, "--lengths", "1,2,4", "--tokens", "128", "--out", out,
-    ]  # fmt: skip
-    result = CliRunner().invoke(app, [str(part) for part in arguments])
-    assert result.exit_code == 0, result.output
-    assert scores(json.loads(out.read_text()), "both") == scores(done.document, "both")
-    assert "| both (recurrent) |" in result.output
-    (tmp_path / "wikitext").mkdir()
-    for split in ("valid", "test"):
-        (tmp_path / "wikitext" / f"{split}.txt").write_text("text")
-    arguments[3] = tmp_path / "wikitext"
-    result = CliRunner().invoke(app, [str(part) for part in arguments])
-    assert result.exit_code == 1 and "has no train/*.txt and no train.txt" in result.output
-
-
 def made_up(nats):
     """A table of `nats[variant][factor]`: one loss a seed, in both kinds of window."""
     runs = [
@@ -186,28 +129,3 @@ def test_claims_are_held_against_the_seeds_pair_by_pair():
     assert paired({0: 1.0}, {0: 0.5}, 1.0) == {
         "ratio": pytest.approx(math.exp(0.5)), "standard_error": None, "seeds": 1, "agree": 0
     }  # fmt: skip
-
-
-def test_speeds_are_of_every_mode_and_over_the_first():
-    training = TrainingConfig.from_dict(TRAINING)
-    runs = {
-        "B1": LanguageRun(
-            LanguageModelConfig.from_dict({**MODEL, "mixer": "softmax", "frequencies": "full"}), training
-        ),
-        "both": LanguageRun(LanguageModelConfig.from_dict(MODEL), training),
-    }
-    rows = measure_speed(runs, torch.device("cpu"), rounds=2)
-    assert [(row["variant"], row["mode"], row["pass"]) for row in rows] == [
-        (name, mode, which)
-        for name, mode in (("B1", "attention"), ("both", "attention"), ("both", "recurrent"))
-        for which in ("forward", "training")
-    ]
-    assert [row["over_first"] for row in rows[:2]] == [1.0, 1.0]
-    assert all(row["tokens_per_second"] > 0 for row in rows)
-
-
-def test_pictures_are_drawn(done, tmp_path):
-    from matplotlib.image import imread
-
-    (path,) = draw_quality(done.document, tmp_path / "figures")
-    assert imread(path).std() > 0.05

@@ -1,16 +1,12 @@
-"""Recall and copying: the sequences against a dictionary, the scores against oracles, the experiment in small."""
+"""Recall and copying: the sequences against a dictionary, the scores against oracles."""
 
-import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from rfa.benchmarks.language.recall import table as recall
 from rfa.benchmarks.language.recall.state_tracking import MODELS, measure
 from rfa.benchmarks.language.recall.table import (
-    RecallPlan,
     capacity,
     right_answers,
     score,
@@ -32,9 +28,6 @@ from rfa.benchmarks.language.recall.tasks import (
     recall_batch,
     word_batch,
 )
-from rfa.benchmarks.results_page.page import tables_of
-
-TINY = RecallConfig("recall", (1,), steps=4, tokens=64, keys=8, max_filler=4)
 
 
 def looked_up(row):
@@ -157,39 +150,6 @@ def test_a_size_opens_when_the_one_before_is_learned():
     assert curriculum.is_done
 
 
-@pytest.mark.slow
-def test_the_whole_experiment_in_small(tmp_path):
-    plan = RecallPlan(
-        d_model=16, n_layers=1, n_heads=2, head_dim=4,
-        recall=TINY, copy=replace(TINY, task="copy", sizes=(2,)),
-        pairs=(1, 2), lengths=(2, 3), fillers=(7,), filler_pairs=2, answers=32,
-        settings=("softmax", "S4", "S16-128"),
-    )  # fmt: skip
-    out, figure = tmp_path / "recall.json", tmp_path / "recall.png"
-    document = recall.write_recall(out, figure, plan)
-    assert json.loads(out.read_text())["rows"] == document["rows"]
-    assert figure.read_bytes().startswith(b"\x89PNG")
-    # A setting that only changes recall has no row of its own for copying.
-    assert [(row["task"], row["setting"]) for row in document["rows"]] == [
-        ("recall", "softmax"), ("recall", "S4"), ("recall", "S16-128"), ("copy", "softmax"), ("copy", "S4")
-    ]  # fmt: skip
-    for row in document["rows"]:
-        cells = [(cell["size"], cell["filler"]) for cell in row["scores"]]
-        assert cells == ([(1, 0), (2, 0), (2, 7)] if row["task"] == "recall" else [(2, 0), (3, 0)])
-        for cell in row["scores"]:
-            assert cell["answers"] >= 32 and 0 <= cell["low"] <= cell["accuracy"] <= cell["high"] <= 1
-        assert {"parameters", "steps", "commit", "hardware", "seconds", "sizes_trained"} <= set(row)
-        assert row["training"]["seed"] == 0 and row["training"]["keys"] == (128 if "128" in row["setting"] else 8)
-    states = {row["setting"]: row["state_floats"] for row in document["rows"]}
-    assert states["softmax"] is None and states["S4"] == 2 * 4 * (4 * 4 + 1)
-    assert sum(line.startswith("| 4 slots |") for line in tables_of("recall", document)) == 2
-
-    again = recall.write_recall(out, None, plan, only=["S4"], task="copy")
-    kept = [row for row in again["rows"] if (row["setting"], row["task"]) != ("S4", "copy")]
-    assert kept == [row for row in document["rows"] if (row["setting"], row["task"]) != ("S4", "copy")]
-    assert len(again["rows"]) == 5
-
-
 def cell(size, accuracy, filler=0):
     return {"size": size, "filler": filler, "accuracy": accuracy}
 
@@ -201,8 +161,3 @@ def cell(size, accuracy, filler=0):
 def test_capacity_ends_before_the_first_size_that_is_not_held(accuracies, expected):
     cells = [cell(size, accuracy) for size, accuracy in zip((4, 8, 16), accuracies, strict=True)]
     assert capacity([cell(4, 0.1, filler=9), *reversed(cells)]) == expected
-
-
-def row(setting, task, scores):
-    title = next(existing.title for existing in recall.SETTINGS if existing.name == setting)
-    return {"setting": setting, "task": task, "title": title, "scores": scores, "capacity": capacity(scores)}

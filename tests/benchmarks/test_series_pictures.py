@@ -1,31 +1,11 @@
-"""Pictures of series: small, of few colours, and of the documents that are in results/ now."""
+"""Pictures of series: losses are relative to the naive on the same windows."""
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
-from rfa.benchmarks.figures import FIGURES, is_of
-from rfa.benchmarks.series.gift_figures import draw_coverage, draw_losses, points
+from rfa.benchmarks.series.gift_figures import points
 from rfa.benchmarks.series.gift_models import NAIVE
-from rfa.measured import RESULTS
-
-GIFT = json.loads((RESULTS / "gift.json").read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("name", ["gift-wql", "gift-coverage"])
-def test_the_committed_pictures_show_the_committed_results(name: str) -> None:
-    assert is_of(FIGURES / f"{name}.png", GIFT), "run `python -m rfa.benchmarks.series.gift_figures`"
-
-
-def test_a_picture_knows_what_it_was_drawn_from(tmp_path: Path) -> None:
-    draw_coverage(GIFT, tmp_path / "a.png")
-    draw_losses(GIFT, tmp_path / "b.png")
-    for name in ("a.png", "b.png"):
-        assert is_of(tmp_path / name, GIFT) and not is_of(tmp_path / name, {**GIFT, "commit": "another"})
-        assert (tmp_path / name).stat().st_size < 50_000
 
 
 def test_a_loss_on_fewer_windows_is_relative_to_the_naive_on_these() -> None:
