@@ -40,7 +40,6 @@ LONG = {
     "tests/runtime/gpu/test_torch_attention.py::test_a_row_that_is_not_finite_is_alone_with_it": INTERPRETED,
     "tests/runtime/gpu/test_torch_attention.py::test_padding_touches_a_page_that_nobody_reads": INTERPRETED,
     "tests/runtime/gpu/test_torch_attention.py::test_steps_have_the_bits_of_pieces_of_one_token": INTERPRETED,
-    "tests/runtime/gpu/test_torch_kernels.py::test_stored_kernels_give_the_golden_outputs": EMULATED,
     "tests/runtime/gpu/test_torch_kernels.py::test_numbers_are_those_of_what_triton_compiles_for_each_launch": EMULATED,
     "tests/runtime/gpu/test_torch_kernels.py::test_serving_never_makes_tritons_driver": "imports torch once more",
     "tests/runtime/gpu/test_torch_kernels.py::test_serving_other_models_launches_what_is_stored_alone": INTERPRETED,

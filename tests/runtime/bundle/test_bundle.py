@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from rfa.export.golden_recording import Earlier, Filled, GoldenRecorder, Stored
 from rfa.export.writing import write_bundle
@@ -249,33 +249,6 @@ def move(document: dict[str, Any]) -> None:
 def test_wrong_manifest_is_refused(bundle_dir: Path, change: Callable[[dict[str, Any]], object], reason: str) -> None:
     rewrite_manifest(bundle_dir, change)
     with pytest.raises(BundleError, match=reason):
-        open_bundle(bundle_dir)
-
-
-@pytest.mark.parametrize("location", ["../secret", "/etc/passwd", "step.onnx", ""])
-def test_external_data_is_refused(bundle_dir: Path, location: str) -> None:
-    replace_file(bundle_dir, "step.onnx", accumulator([external("weight.T", (4, 3), location)]))
-    with pytest.raises(BundleError, match=r"step\.onnx: a constant refers to external data"):
-        open_bundle(bundle_dir)
-
-
-def test_external_data_in_a_nested_constant_is_refused(bundle_dir: Path) -> None:
-    """A constant node inside the branch of an If."""
-    constant = helper.make_node("Constant", [], ["c"], value=external("hidden", (4, 3), "../secret"))
-    branch = helper.make_graph([constant], "branch", [], [helper.make_tensor_value_info("c", FLOAT, [4, 3])])
-    choose = helper.make_node("If", ["flag"], ["weight.T"], then_branch=branch, else_branch=branch)
-    flag = numpy_helper.from_array(np.array(True), "flag")
-    graph = helper.make_graph([choose], "g", [], [helper.make_tensor_value_info("weight.T", FLOAT, [4, 3])], [flag])
-    replace_file(bundle_dir, "step.onnx", helper.make_model(graph).SerializeToString())
-    with pytest.raises(BundleError, match=r"step\.onnx: "):
-        open_bundle(bundle_dir)
-
-
-def test_foreign_operator_is_refused(bundle_dir: Path) -> None:
-    replace_file(bundle_dir, "step.onnx", accumulator(domain="com.microsoft"))
-    with pytest.raises(
-        BundleError, match=r"step\.onnx: the graph uses operators outside the standard set: \['com\.microsoft'\]"
-    ):
         open_bundle(bundle_dir)
 
 

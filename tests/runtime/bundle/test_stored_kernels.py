@@ -250,26 +250,6 @@ def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
         parse_architectures(text)
 
 
-@pytest.mark.parametrize(
-    ("bundle", "gpu", "why"),
-    [
-        ("books", "sm_120", "architectures sm_80"),
-        ("linear", "sm_80", "has kind 'filter'"),
-        ("absent", "sm_80", "absent"),
-    ],
-)
-def test_the_command_says_in_one_line_why_it_stores_nothing(
-    bundle: str, gpu: str, why: str, bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["gpu_kernels", str(bundles / bundle), "--gpu", gpu])
-    with pytest.raises(SystemExit) as end:
-        gpu_kernels.main()
-    said = capsys.readouterr().err
-    assert end.value.code == 1
-    assert why in said
-    assert said.count("\n") == 1
-
-
 # What they compute.
 
 

@@ -156,20 +156,3 @@ def test_streams_follow_the_eager_filter(name, rule):
         # Evidence was counted, and spent on a jump.
         evidence = found["jump_evidence"][0]
         assert evidence.max() > 1 and evidence[-1] < evidence.max()
-
-
-@pytest.mark.parametrize("name", ["velocity", "sensors"])
-def test_no_stream_touches_another(name):
-    """One is silent, one jumps again and again, and one is beyond all measure."""
-    config = make_config(name)
-    times, y, _ = make_data(name, 12)
-    before = run(config, times, y)
-    others = np.ones(len(y), bool)
-    others[[4, 7, 9]] = False
-    y[4, 3:] = np.nan
-    y[7] += 1e3 * (np.arange(40) // 8)[:, None]
-    y[9, 5::2] = 1e100
-    after = run(config, times, y)
-    assert all(np.array_equal(before[part][others], after[part][others]) for part in before)
-    assert np.isfinite(after["state_mean"][others]).all()
-    assert not np.array_equal(before["state_mean"][7], after["state_mean"][7])

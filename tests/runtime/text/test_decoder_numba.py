@@ -138,36 +138,6 @@ def test_steps_and_prompts_are_as_exact_as_eager_float32(
         assert all(ours <= 2 * theirs + 4 * EPS for ours, theirs in zip(found, allowed, strict=True)), (found, allowed)
 
 
-@pytest.mark.parametrize("passes", [1, 3])
-def test_a_prompt_in_pieces_is_the_prompt_at_once_and_reads_what_it_does_not_write(passes: int) -> None:
-    model = model_of(CONFIGS[0])
-    decoder, (tokens,) = decoder_of(model), tokens_of(1)
-    whole, parts = slots_of(model, 2), slots_of(model, 3)
-    decoder.prefill(tokens, 0, whole, 0, 1, passes=passes)
-    decoder.prefill(tokens[:7], 0, parts, 0, 1, passes=passes)
-    decoder.prefill(tokens[7:], 7, parts, 1, 2, passes=passes)
-    for one, several, start in zip(whole, parts, slots_of(model, 1), strict=True):
-        assert several[2].tobytes() == one[1].tobytes()
-        np.testing.assert_array_equal(several[0], start[0])
-
-
-def test_rows_do_not_depend_on_neighbours() -> None:
-    model, rows = model_of(CONFIGS[2]), 4
-    decoder, tokens = decoder_of(model), tokens_of(rows)[:, 0]
-    noise = np.random.default_rng(2).standard_normal((rows, 4, 64)).astype(np.float32)
-    slots = slots_of(model, 3 * rows)
-    slots.means[:] += np.random.default_rng(3).standard_normal(slots.means.shape).astype(np.float32)
-    places, passes = np.arange(rows), np.array([1, 1, 2, 3])
-    together, _ = decoder.step(tokens, 9 * places, noise, slots, places, places + rows, passes=passes)
-    poisoned = places[1]
-    slots.means[poisoned], passes[poisoned] = np.nan, 3
-    others, finite = decoder.step(tokens, 9 * places, noise, slots, places, places + 2 * rows, passes=passes)
-    assert finite.tolist() == [True, False, True, True]
-    for row in (0, 2, 3):
-        assert all(a[row].tobytes() == b[row].tobytes() for a, b in zip(together, others, strict=True))
-        assert all(part[rows + row].tobytes() == part[2 * rows + row].tobytes() for part in slots)
-
-
 # Functions.
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import pytest
 from rfa.export.language_export import bundle_weights, constants_file
 from rfa.model.checkpoint import load_run
 from rfa.model.language import LanguageModel
-from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, check_golden, open_bundle
+from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, check_golden, open_bundle
 from rfa.runtime.bundle.golden import run_golden
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.golden import reproduce
@@ -83,18 +81,6 @@ def test_rows_with_different_numbers_share_a_batch(runtime: Any) -> None:
         context.release()
 
 
-@pytest.mark.parametrize("passes", NUMBERS)
-def test_scores_have_the_bits_of_decoding_however_the_text_is_cut(runtime: Any, passes: int) -> None:
-    tokens = prompt_of(runtime)[:24]
-    whole, cut = begun(runtime, [], passes=passes), begun(runtime, [], passes=passes)
-    outputs = stepped(runtime, whole, tokens)
-    logits = np.concatenate([runtime.logits_of(cut, tokens[a:b])[0] for a, b in itertools.pairwise((0, 5, 6, 17, 24))])
-    assert logits.tobytes() == b"".join(output.logits.tobytes() for output in outputs)
-    assert runtime.pack(whole) == runtime.pack(cut)
-    whole.release()
-    cut.release()
-
-
 def test_a_state_is_continued_with_another_number(runtime: Any) -> None:
     tokens = prompt_of(runtime)
     first = begun(runtime, tokens[:10], passes=3)
@@ -139,14 +125,6 @@ def test_golden_outputs_have_every_number(made: Language, bundle: Bundle) -> Non
         assert run_golden(bundle.golden, sessions, bundle.weights()) == values
     else:
         assert reproduce(made, bundle, made.attention, where="here") == values  # type: ignore[arg-type, attr-defined]
-
-
-def test_golden_outputs_of_more_passes_are_refused(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
-    golden = copy.deepcopy(bundle.golden)
-    golden["cases"][0]["inputs"]["passes"]["values"] = [4]
-    runtime = CompiledLanguageRuntime(bundle, streams=1)
-    with pytest.raises(BundleError, match="prefill failed to run: passes of model 'passes' must be from 1 to 3"):
-        reproduce(runtime, bundle, runtime.attention, where="here", golden=golden)
 
 
 def test_a_gpu_supports_the_number_of_the_model_only(bundle: Bundle, onnx: LanguageRuntime) -> None:
