@@ -1,11 +1,10 @@
-"""What one lane cannot show: branches, memory and products of matrices, against NumPy; approximations err as they may.
+"""What one lane cannot show: products of matrices, against NumPy; approximations err as they may.
 
 The instructions of a lane are those of the kernels, whose results other tests hold against eager code.
 """
 
 from __future__ import annotations
 
-import itertools
 from typing import get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ import torch
 
 from tests.ptx.emulator import machine
 from tests.ptx.emulator.operands import UnknownPtxError
-from tests.ptx.written import kernel, run, words
+from tests.ptx.written import kernel, run
 
 pytestmark = pytest.mark.skipif(machine.missing() is not None, reason=str(machine.missing()))
 
@@ -23,49 +22,6 @@ COUNT = 512
 
 def memory(x: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(x.view(np.uint8))
-
-
-def test_branches_part_and_meet() -> None:
-    """Each lane goes round as often as its number says, past an early exit of every fourth."""
-    body = """
-    and.b32 %r1, %r0, 3;  setp.eq.b32 %p1, %r1, 3;
-    mad.wide.u32 %rd10, %r0, 4, %rd0;
-    @%p1 ret;
-    mov.b32 %r2, 0;  mov.b32 %r3, 0;
-$L_round:
-    setp.ge.s32 %p2, %r2, %r0;
-    @%p2 bra $L_end;
-    add.s32 %r2, %r2, 1;  add.s32 %r3, %r3, %r2;
-    bra.uni $L_round;
-$L_end:
-    st.global.b32 [%rd10], %r3;"""
-    out = words(32).fill_(-1)
-    run(kernel(body, parameters=1), out)
-    lanes = np.arange(32)
-    np.testing.assert_array_equal(out, np.where(lanes % 4 == 3, -1, lanes * (lanes + 1) // 2))
-
-
-@pytest.mark.parametrize(("space", "n"), [*itertools.product(("global", "shared"), (1, 2, 4)), ("local", 1)])
-def test_memory(space: str, n: int) -> None:
-    """Vectors written at one address of a lane and read, from the other end, by another instruction."""
-    vector = f".v{n}" if n > 1 else ""
-    first, second = (f"{{{', '.join(f'%r{start + i}' for i in range(n))}}}" for start in (10, 20))
-    base = {
-        "global": f"mad.wide.u32 %rd10, %r0, {4 * n}, %rd1;",
-        "shared": f"mul.lo.s32 %r2, %r0, {4 * n};",
-        "local": "mov.b64 %rd10, depot;",
-    }
-    place = {"global": "[%rd10]", "shared": "[%r2]", "local": "[%rd10]"}[space]
-    body = f"""
-    mad.wide.u32 %rd9, %r0, {4 * n}, %rd0;
-    {base[space]}
-    ld.volatile.global{vector}.b32 {first}, [%rd9];
-    st.{space}{vector}.b32 {place}, {first};
-    ld.{space}{vector}.b32 {second}, {place};
-    st.global{vector}.b32 [%rd9+{128 * n}], {second};"""
-    out, other = words(64 * n), words(32 * n)
-    run(kernel(body, parameters=2, declarations=".local .align 4 .b8 depot[16];\n"), out, other, shared_bytes=128 * n)
-    np.testing.assert_array_equal(out[32 * n :], np.arange(32 * n))
 
 
 # Matrices.
@@ -112,31 +68,6 @@ def test_products_of_a_warp(kind: str) -> None:
     run(kernel(body, parameters=3), a, b, out, shared_bytes=768)
     expected = 2 * (a.double() @ b.double())
     torch.testing.assert_close(out.double(), expected, rtol=2**-22, atol=2**-22)
-
-
-@pytest.mark.parametrize("n", [1, 2, 4])
-def test_tiles_are_stored_as_they_are_read(n: int) -> None:
-    """`stmatrix` undoes `ldmatrix`, each way round; through the wrong one the tiles come out transposed."""
-    a = tile_pair("f16", 8 * n, 8, 1)
-    for store, load in ((".trans", ".trans"), ("", ""), (".trans", "")):
-        body = f"""
-        setp.lt.u32 %p1, %r0, {8 * n};
-        mad.wide.u32 %rd10, %r0, 16, %rd0;  mul.lo.s32 %r1, %r0, 16;
-        @%p1 ld.global.v4.b32 {numbers(40, 4)}, [%rd10];
-        @%p1 st.shared.v4.b32 [%r1], {numbers(40, 4)};
-        bar.sync 0;
-        rem.u32 %r2, %r0, {8 * n};  mul.lo.s32 %r2, %r2, 16;
-        ldmatrix.sync.aligned.m8n8.x{n}{load}.shared.b16 {numbers(50, n)}, [%r2];
-        bar.sync 0;
-        stmatrix.sync.aligned.m8n8.x{n}{store}.shared.b16 [%r2], {numbers(50, n)};
-        bar.sync 0;
-        @%p1 ld.shared.v4.b32 {numbers(60, 4)}, [%r1];
-        @%p1 st.global.v4.b32 [%rd10], {numbers(60, 4)};"""
-        out = a.clone()
-        run(kernel(body, parameters=1), out, shared_bytes=128 * n)
-        tiles = a.view(n, 8, 8)
-        expected = tiles if store == load else tiles.mT
-        assert torch.equal(out.view(n, 8, 8), expected)
 
 
 def swizzled(x: torch.Tensor) -> torch.Tensor:
