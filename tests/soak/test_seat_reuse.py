@@ -6,17 +6,12 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 
-from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
-from rfa.service.engine.filter.recurrent_job import RecurrentJob
 from tests.soak.seat_reuse import soak, without_zeroing
-from tests.soak.watched import WatchedFilter
 
 COUNT = 1_500
 
@@ -61,34 +56,3 @@ def test_answers_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(FilterRuntime, "advance", swapped)
     assert soak(300, seed=1, phases=1).findings.wrong["visitor"] > 0
-
-
-def test_states_that_change_places_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = StatePool.rows
-    monkeypatch.setattr(StatePool, "rows", lambda self, slots: np.roll(rows(self, slots), 1))
-    assert soak(300, seed=1, phases=1).findings.wrong["needle"] > 0
-
-
-def test_the_mark_of_another_owner_is_seen() -> None:
-    watched = WatchedFilter(FilterRuntime(open_bundle(BUNDLE_ROOT / "linear")))
-    pool = StatePool(watched.state_fields, 2)
-    slots = [pool.acquire() for _ in range(2)]
-    for slot in slots:
-        watched.put(pool, slot, watched.start())
-    watched.get(pool, slots[0], 0)
-    assert not watched.leaks.total()
-    for array in pool.arrays.values():
-        array[:] = array[::-1].copy()
-    watched.get(pool, slots[0], 0)
-    assert watched.leaks["a seat had another owner's mark"] == 1
-
-
-def test_slots_that_are_not_given_back_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    release = RecurrentJob.release
-
-    def forgetful(self: RecurrentJob) -> None:
-        if not self.cancelled:
-            release(self)
-
-    monkeypatch.setattr(RecurrentJob, "release", forgetful)
-    assert soak(300, seed=1, phases=1).left["seats"] > 0

@@ -18,8 +18,7 @@ from rfa.runtime.bundle.documents import canonical_json, read_document
 from rfa.runtime.bundle.golden import check_golden_document
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.runtime.bundle.tokenizer_document import check_tokenizer
-from tests.soak.bundles.case import Case
-from tests.soak.bundles.mutations import catalogue
+from tests.soak.bundles.mutations import Case, catalogue
 
 Change = Callable[[Any], object]
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,20 @@ import numpy as np
 import safetensors.numpy
 
 from rfa.runtime.bundle.documents import canonical_json, compact_json
-from tests.soak.bundles.case import Case
 
 Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Case:
+    """The bundle, the changed file or graph, the changed place, and the change."""
+
+    bundle: str
+    family: str
+    what: str
+    apply: Callable[[Path], None]
+
+
 DELETED, EXTRA = "deleted", "extra"
 BUNDLES = ("linear", "oscillator", "books")
 # Fields for people, which no code reads.
