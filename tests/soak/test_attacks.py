@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-import io
-import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from tests.soak.attacks.__main__ import chosen
-from tests.soak.attacks.answers import Answer, AnswerReader
-from tests.soak.attacks.catalogue import Attack, all_attacks
+from tests.soak.answers import Answer
+from tests.soak.attacks.catalogue import Attack
 from tests.soak.attacks.conduct import MOST_BYTES, STREAMS, Course, _judge
-from tests.soak.attacks.framing import flood
 from tests.soak.attacks.memory import Memory, is_back
-from tests.soak.attacks.stage import Stage
 from tests.soak.live import Seen, Span
-from tests.soak.requests import head
 
 ATTACK = Attack("attack", 1, "an attack.", lambda stage: None)
 WINDOWS = {"calm": Span(0.0, 1.0), "attacked": Span(1.0, 2.0), "after": Span(2.0, 3.0)}
@@ -85,33 +74,6 @@ def take(process: subprocess.Popen[bytes], times: int) -> None:
     process.stdout.readline()
 
 
-@pytest.mark.parametrize(
-    ("data", "status", "body"),
-    [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcrest", 200, b"abc"),
-        (
-            b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n2;a=b\r\nab\r\n1\r\nc\r\n0\r\nx: y\r\n\r\n",
-            200,
-            b"abc",
-        ),
-        (b"HTTP/1.1 400 Bad\r\n\r\nabc", 400, b"abc"),
-        (b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\n\r\n\x81\x00", 101, b""),
-    ],
-)
-@pytest.mark.parametrize("piece", [1, 7, 1000])
-def test_answers_are_read_in_any_pieces(data: bytes, status: int, body: bytes, piece: int) -> None:
-    stream = io.BytesIO(data)
-    answer = AnswerReader(lambda: stream.read(piece)).take()
-    assert answer is not None
-    assert (answer.status, answer.body, answer.size) == (status, body, len(body))
-
-
-def test_an_answer_that_breaks_off_is_none() -> None:
-    stream = io.BytesIO(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nab")
-    with pytest.raises(ConnectionError):
-        AnswerReader(lambda: stream.read(5)).take()
-
-
 ERROR = b'{"error": {"message": "m", "type": "%s", "param": null, "code": "c"}}'
 
 
@@ -129,69 +91,3 @@ ERROR = b'{"error": {"message": "m", "type": "%s", "param": null, "code": "c"}}'
 )
 def test_what_is_wrong_with_an_answer(status: int, headers: dict[str, str], body: bytes, complaint: str | None) -> None:
     assert Answer(status, headers, body, len(body)).complaint == complaint
-
-
-@pytest.mark.parametrize("is_bounded", [False, True])
-def test_a_server_without_a_bound_is_noticed(monkeypatch: pytest.MonkeyPatch, is_bounded: bool) -> None:
-    monkeypatch.setattr(f"{Stage.__module__}.LINGER_SECONDS", 0.0)
-    with toy_server(refuse if is_bounded else swallow) as port:
-        stage = begun(port, monkeypatch)
-        with stage.connect() as wire:
-            flood(stage, wire, head("GET", "/"), b"a" * 65_536, 20_000_000, "it ends")
-    claim = stage.claims["it ends"]
-    assert (claim.held, claim.broken) == (1, 0) if is_bounded else (0, 1)
-
-
-def test_every_attack_has_a_family_and_says_what_it_does() -> None:
-    attacks = all_attacks()
-    assert {attack.family for attack in attacks.values()} == {1, 3, 4, 5, 6, 12}
-    assert all(attack.about.endswith(".") for attack in attacks.values())
-    assert [attack.family for attack in chosen(attacks, ["3"])] == [3] * 3
-    with pytest.raises(ValueError, match="no attack and no family 'nothing'"):
-        chosen(attacks, ["nothing"])
-
-
-# A server of a few lines.
-
-
-def swallow(connection: socket.socket, size: int = 50_000_000) -> None:
-    """Read so many bytes and close."""
-    while size > 0 and (data := connection.recv(65_536)):
-        size -= len(data)
-
-
-def refuse(connection: socket.socket) -> None:
-    """Read far fewer bytes."""
-    swallow(connection, 100_000)
-
-
-@contextmanager
-def toy_server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = listener.accept()
-                except OSError:
-                    return
-                with connection:
-                    try:
-                        serve(connection)
-                    except OSError:
-                        continue
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield listener.getsockname()[1]
-        listener.shutdown(socket.SHUT_RDWR)
-    thread.join()
-
-
-def begun(port: int, monkeypatch: pytest.MonkeyPatch) -> Stage:
-    """A stage that has begun, with enough time left."""
-    fake: Any = SimpleNamespace(readline=lambda: "go\n")
-    monkeypatch.setattr(sys, "stdin", fake)
-    stage = Stage(port, 60.0)
-    stage.begin()
-    return stage

@@ -7,7 +7,7 @@ import json
 import random
 from collections.abc import Callable, Iterator
 
-from tests.soak.attacks.answers import Answer
+from tests.soak.answers import Answer
 from tests.soak.attacks.catalogue import Drive, add, asking, attack
 from tests.soak.attacks.stage import Stage
 from tests.soak.attacks.wire import Wire

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
-from tests.soak.attacks.answers import Answer
+from tests.soak.answers import Answer
 from tests.soak.attacks.stage import Stage
 
 Drive = Callable[[Stage], None]

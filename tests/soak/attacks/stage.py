@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.soak.attacks.answers import Answer
+from tests.soak.answers import Answer
 from tests.soak.attacks.wire import BYTES_A_SECOND, Over, Wire
 from tests.soak.requests import handshake
 

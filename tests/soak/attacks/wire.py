@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tests.soak.attacks.answers import Answer, AnswerReader
+from tests.soak.answers import Answer, AnswerReader
 from tests.soak.requests import CLOSE
 
 if TYPE_CHECKING:

@@ -1,15 +1,11 @@
-"""A fuzzer of the wire: grammar-based HTTP/1.1 and WebSocket byte streams, checked by reference parsers.
+"""A fuzzer of the wire: streams of HTTP/1.1 and WebSocket bytes whose right outcomes are known from their making.
 
-    python -m tests.soak.wire --connections 1000000 [--through nginx] [--seed 7] [--seconds 1800] [--processes 2]
+    python -m tests.soak.wire --connections 1000000 [--through nginx] [--seed 7] [--seconds 1800]
 
-    rfc9112, rfc6455   reference parsers of requests and frames
-    answers            a strict parser of the server's answers
-    application        the answers of this server to valid requests
-    judge              compares answers with the reference parse
-    grammar, frames    streams with invalid framing among valid requests
-    case, client       the bytes to send with their times, and the received bytes
-    victims            well-behaved clients that run all the time
-    served, nginx      the server with its log and gauges; the proxy in front of it
+    streams    valid requests, and oddities in them, each with what must become of it
+    judge      compares answers, which h11 and websockets parse, with these outcomes
+    client     sends the bytes of one connection
+    nginx      the proxy in front of the server
 
-`rfc9112`, `rfc6455` and `answers` follow the RFCs and share no code with the parsers of the server.
+A bait is a request within the body of another request. It must never be served.
 """

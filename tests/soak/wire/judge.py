@@ -1,180 +1,173 @@
-"""Compare the bytes of a server with every permitted reading of the bytes sent to it."""
+"""Compares what a client received with what must become of its parts."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from tests.soak.wire.answers import Answer, Malformed
-from tests.soak.wire.application import (
-    REFUSALS,
-    Expected,
-    Truth,
-    expect,
-    is_handshake,
-    switches,
-)
-from tests.soak.wire.case import Case
-from tests.soak.wire.judge_proxied import ProxiedJudge
-from tests.soak.wire.readings import Reading, Request
-from tests.soak.wire.rfc6455 import read_frames
-from tests.soak.wire.rfc9112 import readings
-from tests.soak.wire.verdict import (
-    ID_FIELD,
-    LONGEST_MESSAGE,
-    Judge,
-    Kind,
-    Problem,
-    Seen,
-    Verdict,
-    code,
-)
+import orjson
+from websockets.client import ClientProtocol
+from websockets.protocol import State
+from websockets.uri import parse_uri
+
+from tests.soak.answers import Answer, AnswerReader, Malformed
+from tests.soak.wire.cases import Case, Part
+from tests.soak.wire.client import Seen
+
+NONCE = re.compile(r"w[0-9a-f]+-([hb])-([0-9a-f]+)-[0-9a-f]+")
+ID_FIELD = re.compile(rb"^x-request-id: *([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+# What a server does not implement, and errors of a busy one: answers, not failures.
+NOT_IMPLEMENTED = (501, 505)
+OVERLOAD_CODES = ("not_ready", "overloaded", "too_many_connections")
+MOST_BYTES = 1 << 24
 
 
-def read_case(case: Case) -> list[Reading]:
-    """Return every permitted reading of all bytes of a case."""
-    return list(readings(case.data, switches=switches))
+@dataclass
+class Verdict:
+    """What was wrong, as pairs of a kind and a detail."""
+
+    problems: list[tuple[str, str]] = field(default_factory=list)
+    answers: int = 0
+    refusals: int = 0
+
+    def blame(self, kind: str, detail: object) -> None:
+        """Add a problem."""
+        self.problems.append((kind, str(detail)[:300]))
 
 
-def judge(case: Case, seen: Seen, truth: Truth, found: Sequence[Reading], *, is_proxied: bool = False) -> Verdict:
-    """Return the verdict on one connection.
+def judge(case: Case, seen: Seen, *, is_proxied: bool = False) -> Verdict:
+    """Judge one connection. A proxy refuses and mends some input itself, so only the laws of all streams are judged."""
+    verdict = Verdict()
+    try:
+        answers, rest = read_answers(seen.received, {part.id for part in case.parts if part.is_head})
+    except Malformed as error:
+        verdict.blame("malformed answer", error)
+        return verdict
+    finals = [answer for answer in answers if not answer.is_interim]
+    verdict.answers = len(finals)
+    verdict.refusals = sum(answer.status >= 400 and answer.closes for answer in finals)
+    _check_all(case, finals, verdict, is_proxied=is_proxied)
+    if not is_proxied or all(part.outcome == "answered" for part in case.parts):
+        left = _check_parts(case, finals, seen.outcome == "left", verdict)
+        if left:
+            verdict.blame("extra answer", left[0])
+    if finals and finals[-1].status == 101:
+        _check_stream(case.parts[-1], rest, seen.outcome == "left", verdict)
+    elif rest and seen.outcome == "closed":
+        verdict.blame("malformed answer", rest[:80])
+    if seen.outcome == "open":
+        verdict.blame("not closed", finals[-1:])
+    # After the last byte of a client a 100 asks whether it is still there (RFC 9110, 15.2).
+    may_continue = case.end == "half-close" or any(part.expects for part in case.parts)
+    if not may_continue and any(answer.is_interim for answer in answers):
+        verdict.blame("wrong interim", answers)
+    return verdict
+
+
+def read_answers(data: bytes, heads: set[str]) -> tuple[list[Answer], bytes]:
+    """Return the complete answers, and the bytes after them.
 
     Args:
-        found: Every permitted reading.
-        is_proxied: Whether a proxy may reject a part itself.
+        heads: Ids of requests whose answers have no body.
+
+    Raises:
+        Malformed: The bytes are not HTTP.
     """
-    if seen.outcome == "refused":
-        return Verdict([Problem("not connected", "")])
-    if is_proxied:
-        return ProxiedJudge(case, seen, truth, found).verdict()
-    best: Verdict | None = None
-    for reading in found:
-        verdict = DirectJudge(case, seen, truth, reading).verdict()
-        if best is None or len(verdict.problems) < len(best.problems):
-            best = verdict
-        if not best.problems:
-            break
-    assert best is not None
-    return best
-
-
-class DirectJudge(Judge):
-    """Judges a server without a proxy."""
-
-    def __init__(self, case: Case, seen: Seen, truth: Truth, reading: Reading) -> None:
-        super().__init__(case, seen, truth)
-        self._reading = reading
-        self._result.reading = f"{reading.ending} {reading.why} {sorted(reading.granted)}"
-        self._is_over = False
-
-    def verdict(self) -> Verdict:
+    answers: list[Answer] = []
+    while data and (not answers or answers[-1].status != 101):
+        first = ID_FIELD.search(data, 0, data.find(b"\r\n\r\n") + 1)
+        is_head = first is not None and first[1].decode("latin-1") in heads
+        reader = AnswerReader(iter((data, b"")).__next__, MOST_BYTES)
         try:
-            at = self._due()
-            if not self._is_over:
-                self._behind(at)
-        except Malformed as error:
-            self._blame("malformed answer", str(error))
-        return self._result
+            answer = reader.take("HEAD" if is_head else "GET")
+        except Malformed:
+            raise
+        except ConnectionError:  # the last answer is not complete
+            break
+        assert answer is not None
+        answers.append(answer)
+        data = reader.buffer
+    return answers, data
 
-    def _due(self) -> int:
-        """Return every request due, in order, and the position after the answers."""
-        at = 0
-        for request in self._reading.requests:
-            expected = expect(request, self._truth)
-            answer = self._read(at, request.method)
-            if answer is None or self._is_refused_with_others(answer, expected):
-                self._missing(at, request)
-                return at
-            self._check(answer, request, expected)
-            at = answer.end
-            if answer.status == 101:
-                self._switched(answer, request, at)
-                return at
-            if answer.closes and not expected.is_plain:
-                self._last(at)
-                return at
-        return at
 
-    def _is_refused_with_others(self, answer: Answer, expected: Expected) -> bool:
-        """Return whether a valid request lost its answer to the rejection of later input."""
-        is_refusal = answer.closes and answer.status in REFUSALS and answer.request_id != expected.nonce
-        return is_refusal and answer.status not in expected.statuses
+def _check_all(case: Case, answers: Sequence[Answer], verdict: Verdict, *, is_proxied: bool) -> None:
+    """Check the laws of all streams: whose answer it is, one for each request, and none after a close."""
+    data, seen = case.data, set[str]()
+    for number, answer in enumerate(answers):
+        if not answer.id and not is_proxied:
+            verdict.blame("no request id", answer)
+        if nonce := NONCE.fullmatch(answer.id):
+            if nonce[1] == "b":
+                verdict.blame("smuggled", answer)
+            elif answer.id.encode() not in data or answer.headers.get("x-asked", answer.id) != answer.id:
+                verdict.blame("wrong client", answer)
+            elif answer.id in seen and data.count(answer.id.encode()) == 1:
+                verdict.blame("extra answer", answer)
+            seen.add(answer.id)
+        if answer.status >= 500 and answer.status not in NOT_IMPLEMENTED and _code(answer) not in OVERLOAD_CODES:
+            verdict.blame("server error", answer)
+        if answer.status >= 400 and answer.error is None and answer.id and answer.body:
+            verdict.blame("error of another shape", answer)
+        if answer.closes and number + 1 < len(answers):
+            verdict.blame("answer after a close", answers[number + 1])
 
-    def _missing(self, at: int, request: Request) -> None:
-        self._is_over = True
-        # A client that half-closes cannot want a WebSocket.
-        if self._case.is_cut_short or (self._case.half_closes and is_handshake(request)):
-            return
-        kind: Kind = "unanswered after half-close" if self._case.half_closes else "unanswered"
-        place = f"{request.method!r} {request.target[:40]!r} {sorted(request.notes)}"
-        self._blame(kind, f"{place}, {self._seen.outcome}, {self._reading.ending}, left {self._data[at : at + 60]!r}")
 
-    def _last(self, at: int) -> None:
-        """Check that nothing follows and the connection ends."""
-        self._is_over = True
-        self._nothing_at(at)
-        if self._seen.outcome == "open":
-            self._blame("not closed", self._result.reading)
+def _check_parts(case: Case, answers: Sequence[Answer], has_left: bool, verdict: Verdict) -> Sequence[Answer]:
+    """Check each part's outcome in order. Return the answers that no part explains."""
+    left = list(answers)
+    for part in case.parts:
+        if part.outcome == "unknown":
+            return ()
+        if not left:
+            if not has_left and part.outcome != "either":
+                verdict.blame("refusal lost" if part.outcome == "refused" else "unanswered", part)
+            return ()
+        answer = left.pop(0)
+        if part.outcome == "refused":
+            if answer.status < 400:
+                verdict.blame("taken", (answer, part))
+            return left
+        is_own = answer.id == part.id
+        if part.outcome == "answered" and not is_own:
+            verdict.blame("wrong request id", (answer, part))
+        if part.statuses and answer.status not in part.statuses:
+            verdict.blame("wrong status", (answer, part))
+        if part.steps is not None and answer.status == 200 and _steps(answer) != list(part.steps):
+            verdict.blame("wrong numbers", (answer, part))
+        if part.outcome == "either" and (answer.closes or not is_own or (not left and answer.status >= 400)):
+            return left
+    return left
 
-    def _nothing_at(self, at: int) -> None:
-        if len(self._data) > at:
-            rest = self._data[at:]
-            ids = ID_FIELD.findall(rest)
-            kind: Kind = "smuggled" if any(b"-b-" in existing for existing in ids) else "extra answer"
-            self._blame(kind, f"{rest[:60]!r} {ids[:1]} after {self._reading.ending}: {self._reading.why}")
 
-    def _switched(self, answer: Answer, request: Request, at: int) -> None:
-        self._is_over = True
-        self._check_handshake(answer, request)
-        sent = read_frames(self._case.data[request.end :], "client", LONGEST_MESSAGE)
-        self._check_stream(sent, at)
-        _, code = self._session(sent)
-        must_end = sent.close or code or (sent.faults and not sent.is_inside)
-        if self._seen.outcome == "open" and must_end:
-            self._blame("not closed", f"WebSocket: {sent.why or sent.close}")
+def _code(answer: Answer) -> object:
+    return (answer.error or {}).get("code")
 
-    def _behind(self, at: int) -> None:
-        """Check the bytes after the due requests."""
-        reading = self._reading
-        if reading.ending in ("boundary", "closed", "switched"):
-            self._nothing_at(at)
-        elif reading.unfinished is not None:
-            self._unfinished(reading.unfinished, at)
-        else:
-            self._refused(at)
-        must_end = reading.ending not in ("boundary", "switched") or self._case.half_closes
-        if must_end and self._seen.outcome == "open":
-            self._blame("not closed", self._result.reading)
 
-    def _unfinished(self, request: Request, at: int) -> None:
-        """Check a request with a wrong or missing body: at most one answer, before or instead."""
-        expected = expect(request, self._truth, is_whole=False)
-        answer = self._read(at, request.method)
-        if answer is None:
-            is_needed = self._reading.ending == "illegal body" and not self._case.is_cut_short
-            if is_needed:
-                self._blame("refusal lost", f"{self._result.reading}, {self._seen.outcome}")
-            return
-        self._result.refusals += answer.status >= 400
-        allowed = expected.statuses | self._reading.statuses
-        if self._reading.ending == "illegal body":  # detected on arrival rather than after a timeout
-            allowed -= {408}
-        self._check(answer, request, Expected(allowed, expected.nonce, None, False, expected.may_continue))
-        self._nothing_at(answer.end)
+def _steps(answer: Answer) -> Any:
+    try:
+        return orjson.loads(answer.body)["steps"]
+    except (ValueError, KeyError, TypeError):
+        return answer.body
 
-    def _refused(self, at: int) -> None:
-        """Check an invalid or endless head: one rejection, and nothing after it."""
-        answer = self._read(at, b"GET")
-        if answer is None:
-            if self._reading.ending == "illegal head" and not self._case.is_cut_short:
-                self._blame("refusal lost", f"{self._result.reading}, {self._seen.outcome}")
-            return
-        self._result.refusals += 1
-        allowed = self._reading.statuses or frozenset({400, 408, 414, 431, 501, 505})
-        if answer.status not in allowed:
-            kind: Kind = "server error" if answer.status >= 500 else "wrong status"
-            self._blame(kind, f"{answer.status} {code(answer)}, expected {sorted(allowed)}: {self._reading.why}")
-        if not answer.closes:
-            self._blame("goes on", f"{answer.status}: {self._reading.why}")
-        self._check_id(answer, Expected(allowed, None, None, False, False), True)
-        self._check_shape(answer, b"GET")
-        self._nothing_at(answer.end)
+
+def _check_stream(part: Part, data: bytes, has_left: bool, verdict: Verdict) -> None:
+    """Check the frames of the server: its answers in order, and the code with which it closes."""
+    protocol = ClientProtocol(parse_uri("ws://localhost/"), state=State.OPEN)
+    protocol.receive_data(data)
+    messages = [event.data for event in protocol.events_received() if getattr(event, "opcode", 8) < 3]
+    if protocol.parser_exc is not None:
+        verdict.blame("wrong frames", protocol.parser_exc)
+        return
+    documents = [orjson.loads(message) for message in messages]
+    documents = [document for document in documents if "error" not in document]
+    expected: list[Any] = ["ready", *(part.steps or ()), "done"]
+    got = [next((name for name in ("ready", "done") if name in document), document) for document in documents]
+    code = protocol.close_rcvd.code if protocol.close_rcvd else None
+    if has_left and code is None:
+        expected = expected[: len(got)]
+    elif code not in part.codes:
+        verdict.blame("wrong close code", (code, part.codes))
+    if got != (expected if code == 1000 else expected[: len(got)]):
+        verdict.blame("wrong numbers", (got, expected))
