@@ -1,5 +1,6 @@
 """The decode benchmark on the default bundle: its check can fail, and a cached stream continues the prompt."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def test_a_position_that_changes_the_model_is_caught():
             outputs[0] = outputs[0] + 1e-6 * feeds["position"][0] * np.arange(outputs[0].shape[1])
             return outputs
 
-    stream_with_drift = decode.RecurrentStream(Drifting(), stream.means, stream.precisions, stream.noise)
+    stream_with_drift = dataclasses.replace(stream, session=Drifting())
     with pytest.raises(AssertionError, match="differ by"):
         decode.check_position_independence(stream_with_drift, far)
 
