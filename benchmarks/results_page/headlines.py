@@ -39,7 +39,7 @@ def _live(document: Document) -> Headline:
     live = settings["live"]
     return (
         f"{live['streams']:,} live filters, {live['rate']:g} observations per second each",
-        f"p99 {found['p99']:.1f} ms, {document['wrong_count']} of {found['count']:,} wrong",
+        f"p99 latency {found['p99']:.1f} ms, {document['wrong_count']} of {found['count']:,} replies wrong",
         f"target: {settings['budget']['observation_p99_ms']} ms",
     )
 
@@ -47,7 +47,7 @@ def _live(document: Document) -> Headline:
 def _texts(document: Document) -> Headline:
     first, rate = document["latency_ms"]["ttft"], document["throughput"]["tokens_per_second"]
     return (
-        f"{document['settings']['text']['streams']} texts at a time",
+        f"{document['settings']['text']['streams']} concurrent texts",
         f"{rate:,.0f} tokens per second, first token p99 {first['p99']:.0f} ms",
         f"target: {document['settings']['budget']['ttft_p99_ms']} ms",
     )
@@ -58,8 +58,8 @@ def _tracking(document: Document) -> Headline:
     error = rows["linear"]["over_oracle"][0]
     kalman = rows["kalman"]["rmse"] / rows["oracle"]["rmse"] - 1
     return (
-        "tracking; 1 observation in 20 is an outlier",
-        f"{percent(error)} above the best possible error",
+        "tracking with 1 outlier in 20 observations",
+        f"error {percent(error)} above the optimum",
         f"Kalman filter: {percent(kalman)}",
     )
 
@@ -68,9 +68,9 @@ def _zero_shot(document: Document) -> Headline:
     means = {name: over_naive(document, name) for name in ("series", "auto")}
     shown = {name: f"{found[1]:.2f}" if found else "–" for name, found in means.items()}
     return (
-        f"WQL of `series` on series that it was not trained on, {len(document['tasks'])} GIFT-Eval tasks",
-        f"{shown['series']} of the seasonal naive forecast's",
-        f"untrained: {shown['auto']}",
+        f"WQL of `series` on unseen series, {len(document['tasks'])} GIFT-Eval tasks",
+        f"{shown['series']} × that of the seasonal naive forecast",
+        f"`auto`, untrained: {shown['auto']} ×",
     )
 
 
@@ -80,15 +80,15 @@ def _forecast(document: Document) -> Headline:
     return (
         "ETTh1, 24 hours ahead",
         f"90 % intervals cover {percent(min(covers))} to {percent(max(covers))}",
-        f"CRPS: {ratio:.2f} of the CRPS of statsmodels",
+        f"CRPS: {ratio:.2f} × that of statsmodels",
     )
 
 
 def _alarms(document: Document) -> Headline:
     found = document["rows"]["ucr"]
     return (
-        f"alarms of `{document['model']}` at a rate of 1 in 1,000 rows, {found['series']} clean UCR series",
-        f"{found['over_nominal']['0.001']:.2f} of the expected number",
+        f"alarms of `{document['model']}` at a rate of 1 in 1,000 rows, {found['series']} anomaly-free UCR series",
+        f"{found['over_nominal']['0.001']:.2f} × the expected number",
         "ideal: 1",
     )
 
@@ -110,16 +110,16 @@ def _perplexity(document: Document) -> Headline:
     return (
         f"`books` on an unseen novel, {longest['length']:,} tokens at a time",
         f"{longest['bits_per_byte']:.3f} bits per byte",
-        f"xz after the training text: {document['baselines']['xz_after_train']['bits_per_byte']:.2f}",
+        f"xz, primed with the training text: {document['baselines']['xz_after_train']['bits_per_byte']:.2f}",
     )
 
 
 def _confidence(document: Document) -> Headline:
     stage = document["modes"]["recurrent"]["calibration"]["rules"]["top"]["served"]
     return (
-        "calibration error of the confidence of `books`",
+        "calibration error (ECE) of the confidence of `books`",
         percent(stage["ece"], 2),
-        f"a perfect model on the same number of tokens: {percent(stage['floor'], 2)}",
+        f"perfectly calibrated model: {percent(stage['floor'], 2)}",
     )
 
 
@@ -133,10 +133,10 @@ def _gpu(document: Document) -> Iterator[Headline]:
         (
             "forward, ours / flash, 128 reals, N = 16384",
             "attention over 16,384 tokens",
-            "{:.2f} of the time of FlashAttention",
+            "{:.2f} × the time of FlashAttention",
         ),
-        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} of the time of FlashAttention"),
-        ("training step", "a training step", "{:.2f} of the time with softmax attention"),
+        ("backward, ours / flash, 128 reals, N = 16384", "its gradients", "{:.2f} × the time of FlashAttention"),
+        ("training step", "a training step", "{:.2f} × the time with softmax attention"),
     )
     for name, what, form in shown:
         found = _bar(document, name)

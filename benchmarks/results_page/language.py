@@ -23,7 +23,7 @@ def language_tables(document: Document) -> list[Table]:
                 rows.append((f"`{name}`, {mode}", f"{model['parameters']:,}", *cells))
     first = next(iter(document["models"].values()))["scores"]
     lengths = dict.fromkeys(score["length"] for score in first)
-    note = f"Cells contain perplexity per token / bits per byte on {first[0]['tokens']:,} tokens, by window length."
+    note = f"The cells contain perplexity per token / bits per byte on {first[0]['tokens']:,} tokens, by window length."
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
@@ -47,7 +47,7 @@ def _passes_tables(document: Document) -> list[Table]:
     ]
     score = found[0][1]["score"]
     note = (
-        f"The next table compares the numbers of `passes` in recurrent mode, on {score['tokens']:,} tokens in windows "
+        f"The next table compares numbers of reweighting passes (`passes`) in recurrent mode, on {score['tokens']:,} tokens in windows "
         f"of {score['length']:,}. CPU times are per token on one core, in a prompt and in decoding one text."
     )
     head = "model, passes", "perplexity / bits per byte", "prompt, µs per token", "decoding, µs per token"
