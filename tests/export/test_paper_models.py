@@ -70,7 +70,7 @@ def test_what_experiments_compare_with_is_no_bundle(name: str) -> None:
 
 # The table of docs/guides/bundles.md.
 
-HEAD = "| variants | `decode` | runtimes for memory slots | why not others |\n| --- | --- | --- | --- |\n"
+HEAD = "| variants | `decode` | runtimes for memory slots | restrictions |\n| --- | --- | --- | --- |\n"
 
 
 def row(name: str) -> tuple[str, str, str]:
