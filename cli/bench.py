@@ -28,8 +28,8 @@ def bench_decode(
     out: Annotated[Path | None, typer.Option(help="JSON file to write. By default, a file in results/.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the decoding time per token. On a CPU, one thread decodes early and late in a text, and with a cache. On
-    a GPU, it is measured early and late in a text, and by batch size."""
+    """Measure the decoding time per token. On a CPU, the time is measured on one thread, early and late in a text, and
+    with a cache. On a GPU, it is measured early and late in a text, and by batch size."""
     if device == "cuda":
         from rfa.benchmarks.gpu.decode import write_decode_gpu
 
@@ -45,7 +45,7 @@ def bench_decode(
 def bench_scoring(
     bundle: BundleName = "books", out: JsonFile = RESULTS / "scoring.json", as_json: JsonFlag = False
 ) -> None:
-    """Measure what the scores of a prompt's tokens cost on one thread, compared with reading the prompt."""
+    """Measure the time to score the tokens of a prompt on one thread, compared with processing the prompt."""
     from rfa.benchmarks.language.scoring import write_scoring
     from rfa.cli.bundles import find_bundle
 
@@ -59,7 +59,7 @@ def bench_aot(
         bool,
         typer.Option(
             "--check",
-            help="Exit with status 1 if a kernel uses more registers, spills or instructions than the --out file says.",
+            help="Exit with status 1 if a kernel has more registers, spills or instructions than recorded in --out.",
         ),
     ] = False,
     triton: Annotated[
@@ -154,7 +154,7 @@ def bench_afa(
     figures: Annotated[Path, typer.Option(help="Directory in which to save the figures.")] = Path("docs") / "figures",
     as_json: JsonFlag = False,
 ) -> None:
-    """Train Adaptive Filter Attention on the oscillator of the paper, and compare it with the exact filter."""
+    """Train Adaptive Filter Attention on the oscillator of the paper, and compare it with the exact Kalman filter."""
     from rfa.benchmarks.papers.afa.compare import AfaPlan, write_afa
     from rfa.benchmarks.papers.afa.training import PredictorTraining
 
@@ -169,7 +169,7 @@ def bench_filter_accuracy(
     plot: PlotFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure the error, calibration and delay after a jump of the linear filter, on simulated systems from the
+    """Measure the error and calibration of the linear filter, and its delay after a jump, on simulated systems from the
     literature. --plot draws the error by noise level and the response to a jump."""
     from rfa.benchmarks.filters.accuracy import write_filter_accuracy
 
@@ -250,8 +250,8 @@ def bench_nab(
     out: JsonFile = RESULTS / "filter-nab.json",
     as_json: JsonFlag = False,
 ) -> None:
-    """Detect anomalies on NAB, score them with its public rules, and compare the score with its windowed Gaussian
-    detector."""
+    """Detect anomalies on NAB, score them with the rules of the benchmark, and compare the score with that of its
+    windowed Gaussian detector."""
     from rfa.benchmarks.nab.benchmark import write_nab
 
     print_benchmark("filter-nab", write_nab(bundle, data, out), as_json)

@@ -116,9 +116,9 @@ def detect_series(
     outputs: OutputOptions,
     files: FileOptions,
 ) -> None:
-    """Print the incidents of recorded series. An incident is a group of alarms.
+    """Print the incidents of recorded series. An incident is a group of successive alarms.
 
-    An alarm is an unusual value, a changed level or spread, a value that no longer changes, or a time without values.
+    An alarm is raised for an unusual value, an unusual level or spread, a constant value, or a time without values.
     --rate sets the expected number of alarms.
     """
     from rfa.cli.filter_run import Task

@@ -93,13 +93,13 @@ Rows = Annotated[
     ),
 ]
 MinDeviation = Annotated[
-    float, typer.Option(min=0, help="Minimum distance between the observed value and the forecast for an alarm.")
+    float, typer.Option(min=0, help="Minimum distance between value and forecast that raises an alarm.")
 ]
-Direct = Annotated[str, typer.Option(help="Direction of alarms: above the forecast (up), below it (down), or both.")]
+Direct = Annotated[str, typer.Option(help="Raise alarms for values above the forecast (up), below it (down), or both.")]
 Quiet = Annotated[
     int,
     typer.Option(
-        min=0, help="Number of rows after an alarm during which only a much rarer value raises another alarm."
+        min=0, help="Number of rows after an alarm during which only a much less probable value raises another alarm."
     ),
 ]
 Rules = Annotated[

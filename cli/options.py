@@ -97,7 +97,7 @@ READING: Final[OptionTable] = {
     ),
     "zone": (
         str, "UTC",
-        typer.Option("--tz", help="Time zone in which days and weeks begin, and of times without a time zone."),
+        typer.Option("--tz", help="Time zone of times without a UTC offset, and of days and weeks."),
     ),
     "time_format": (
         str | None, None,

@@ -34,8 +34,8 @@ app = typer.Typer(
     cls=_RunByDefault,
     no_args_is_help=True,
     help=(
-        "Filter the series of a metrics store as they arrive, and write anomaly scores and alarms back. Start it "
-        "with rfa watch CONFIG."
+        "Filter the series of a Prometheus server as they arrive, and export anomaly scores and alarms. Start it with "
+        "rfa watch CONFIG."
     ),
 )
 
