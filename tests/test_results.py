@@ -60,7 +60,7 @@ def test_a_missed_bar_stands_in_front() -> None:
     missed = [{**bar, "met": False, "actual": 99.5} for bar in DOCUMENTS["load-text-64"]["budgets"]]
     text = page({**DOCUMENTS, "load-text-64": {**DOCUMENTS["load-text-64"], "budgets": missed}})
     front = text[text.index("## Missed targets") : text.index("## Filters")]
-    assert front.count("[Texts](#texts)") == len(missed)
+    assert front.count("[Concurrent texts](#concurrent-texts)") == len(missed)
     assert "| ttft_p99_ms | 99.5 | 200 | **missed** |" in text
 
 
