@@ -47,8 +47,9 @@ def _passes_tables(document: Document) -> list[Table]:
     ]
     score = found[0][1]["score"]
     note = (
-        f"The next table compares numbers of reweighting passes (`passes`) in recurrent mode, on {score['tokens']:,} tokens in windows "
-        f"of {score['length']:,}. CPU times are per token on one core, in a prompt and in decoding one text."
+        f"The next table compares numbers of reweighting passes (`passes`) in recurrent mode, on {score['tokens']:,} "
+        f"tokens in windows of {score['length']:,}. CPU times are per token on one core, for a prompt and for decoding "
+        "one text."
     )
     head = "model, passes", "perplexity / bits per byte", "prompt, µs per token", "decoding, µs per token"
     return [Table(head, rows, note)]
@@ -67,7 +68,9 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
         (row["title"], *(f"{scores[cell]:.3f}" if cell in scores else "–" for cell in cells), row["capacity"])
         for row, scores in zip(rows, found, strict=True)
     ]
-    note = f"The table shows the share of correct answers, of {document['plan']['answers']:,}, by number of {noun}."
+    note = (
+        f"The table shows the share of correct answers (of {document['plan']['answers']:,}), by the number of {noun}."
+    )
     return Table((task, *heads, "held"), shown, note)
 
 

@@ -89,7 +89,10 @@ def gift_tables(document: Document) -> list[Table]:
              *(f"{one[1 - k]:.2f}" if (one := ratios(document, task, name)) else "–" for name in columns))
             for task, kept in tasks.items() if NAIVE in kept
         ]  # fmt: skip
-        note = f"The columns show the {measure} of the naive forecast, and that of each model divided by this value."
+        note = (
+            f"The column `naive` shows the {measure} of the seasonal naive forecast. The columns to its right show the "
+            f"{measure} of each model, divided by this value."
+        )
         found.append(Table(("task", "windows", "naive", *columns), rows, note))
     return [*found, *_coverage(document)]
 
