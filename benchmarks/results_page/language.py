@@ -69,7 +69,7 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
         for row, scores in zip(rows, found, strict=True)
     ]
     note = (
-        f"The table shows the share of correct answers (of {document['plan']['answers']:,}), by the number of {noun}."
+        f"The table shows the share of correct answers (of {document['plan']['answers']:,}), by number of {noun}."
     )
     return Table((task, *heads, "held"), shown, note)
 
