@@ -23,7 +23,10 @@ def language_tables(document: Document) -> list[Table]:
                 rows.append((f"`{name}`, {mode}", f"{model['parameters']:,}", *cells))
     first = next(iter(document["models"].values()))["scores"]
     lengths = dict.fromkeys(score["length"] for score in first)
-    note = f"The cells contain perplexity per token / bits per byte on {first[0]['tokens']:,} tokens, by window length."
+    note = (
+        "The cells contain the perplexity per token and the bits per byte (separated by a slash) on "
+        f"{first[0]['tokens']:,} tokens, by window length."
+    )
     baselines = [(name, f"{row['bits_per_byte']:.3f}") for name, row in document["baselines"].items()]
     return [
         Table(("model, mode", "parameters", *(f"{length:,}" for length in lengths)), rows, note),
