@@ -1,5 +1,6 @@
-"""Read files with a header above the rows, such as ARFF and .tsf files with `@attribute` lines, and recordings of
-instruments."""
+"""Read text files with a header above the rows, such as ARFF and .tsf files with `@attribute` lines, and recordings of
+instruments.
+"""
 
 from __future__ import annotations
 
@@ -79,8 +80,8 @@ def as_csv(text: str) -> str | None:
 
 
 def scope_as_csv(text: str) -> str | None:
-    """Convert a recording of Rigol's oscilloscopes to CSV. Its header contains the start and the step. Return None for
-    other text."""
+    """Convert a recording of a Rigol oscilloscope, whose header contains the start time and the time step, to CSV.
+    Return None for other text."""
     if (found := SCOPE.match(text)) is None:
         return None
     start, step = float(found[3]), float(found[4])
@@ -91,8 +92,8 @@ def scope_as_csv(text: str) -> str | None:
 
 
 def wristband_as_csv(text: str) -> str | None:
-    """Convert a file of Empatica's wristbands to CSV. Its first lines contain the start and the rows per second. Return
-    None for other text."""
+    """Convert a file of an Empatica wristband, whose first lines contain the start time and the sampling rate, to CSV.
+    Return None for other text."""
     if (found := WRISTBAND.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     start, rate = float(found[1]), float(found[2])
@@ -102,7 +103,7 @@ def wristband_as_csv(text: str) -> str | None:
 
 
 def seismic_as_csv(text: str) -> str | None:
-    """Convert a channel of a seismometer, in EarthScope's format, to CSV with times. Return None for other text."""
+    """Convert a channel of a seismometer in EarthScope's text format to CSV with times. Return None for other text."""
     if (found := SEISMIC.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     name = found[5].strip() or "value"
@@ -115,7 +116,7 @@ def seismic_as_csv(text: str) -> str | None:
 
 
 def counted_header_as_csv(text: str) -> str | None:
-    """Convert a file of NASA, whose first number is the number of lines of the header, or Igor's waves, to CSV. Return
+    """Convert a NASA file, which begins with the number of its header lines, or an Igor Pro text wave to CSV. Return
     None for other text."""
     if (waves := WAVES.match(text)) is not None:
         names, rows = re.split(r"[, ]+", waves[1]), (line.split() for line in waves[2].splitlines())
@@ -158,7 +159,8 @@ def numbered_names_as_csv(text: str) -> str | None:
 
 
 def pairs_as_csv(text: str) -> str | None:
-    """Convert pairs of a time and a value in the output of redis-cli to CSV. Return None for other text."""
+    """Convert the output of redis-cli for a time series, which consists of pairs of a time and a value, to CSV. Return
+    None for other text."""
     if PAIRS.match(text) is None:
         return None
     return "\n".join(["time,value", *map(",".join, PAIRS.findall(text))]) + "\n"

@@ -1,4 +1,4 @@
-"""Detect number columns that are parts of dates by their range and their order."""
+"""Detect columns of numbers that are parts of dates, by the range and the order of the numbers."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
 
 
 def days_of(parts: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Return numbers that increase with the date of year, month and day columns. Return None if the columns are not
-    such dates, or more than MOST_BACK of the dates decrease."""
+    """Return a number for each row that increases with its date, given the columns of the year, month and day. Return
+    None if the columns are not such dates, or more than MOST_BACK of the dates decrease."""
     year, month, day = parts
     if year is None or month is None or day is None or not len(year) == len(month) == len(day) > 1:
         return None

@@ -15,7 +15,7 @@ FEWEST_ROWS, FEWEST_NAMES = 2, 3
 
 
 def common_columns(text: str) -> tuple[str, str] | None:
-    """Return the columns that all headers begin with as CSV, and a note, or None for other text."""
+    """Return the columns with which all headers begin, as CSV, and a note. Return None for other text."""
     if len(text) > MOST_CHARACTERS or not _repeats_names(text[:SEARCHED].splitlines()):
         return None
     try:
@@ -32,7 +32,7 @@ def common_columns(text: str) -> tuple[str, str] | None:
         return None
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([headers[0][:count], *(record[:count] for record in records)])
-    return out.getvalue(), f"each row has a header: the {count} columns that all have are read"
+    return out.getvalue(), f"each row has a header: only the first {count} columns are in all headers"
 
 
 def _repeats_names(lines: Sequence[str]) -> bool:
@@ -44,6 +44,6 @@ def _repeats_names(lines: Sequence[str]) -> bool:
 
 
 def _common(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of first cells that all rows have in common."""
+    """Return the number of cells at the start of a row that are the same in all rows."""
     columns = zip(*rows, strict=False)
     return next((k for k, cells in enumerate(columns) if len({*cells}) > 1), min(map(len, rows)))

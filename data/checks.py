@@ -64,11 +64,13 @@ def check_clock(
     if repeated > MOST_REPEATED or (
         repeated == MOST_REPEATED and _are_pairs(times, [columns[name] for name in others])
     ):
-        raise ValueError(_ask(f"{repeated:.0%} of the rows repeat a time", labels[0] if labels else "", clock))
+        raise ValueError(
+            _ask(f"{repeated:.0%} of the rows repeat the time of another row", labels[0] if labels else "", clock)
+        )
 
 
 def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
-    """Return whether each time occurs in exactly two rows, and the rows of some time differ."""
+    """Return whether each time occurs in exactly two rows, and the two rows of at least one time differ."""
     if (np.unique(times, return_counts=True)[1] != 2).any():
         return False
     first, second = np.sort(np.argsort(times, kind="stable").reshape(-1, 2), axis=1).T
@@ -86,8 +88,8 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
     if not EARLIEST <= times[row] <= LATEST:
         year = 1970 + times[row] / (365.25 * DAY)
         raise ValueError(
-            f"row {first_row + row}, column {clock!r}: the time is in the year {year:.0f}; give --time {clock!r} if it "
-            "is right, or correct the cell"
+            f"row {first_row + row}, column {clock!r}: the time is in the year {year:.0f}; give --time {clock!r} if "
+            "this is correct, or correct the cell"
         )
     steps = np.diff(ordered)
     if len(steps) >= FEWEST_ROWS and (usual := float(np.median(steps[:: 1 + len(steps) // SAMPLED]))) > 0:
@@ -97,7 +99,7 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
             row = int(np.flatnonzero(times == odd)[0])
             raise ValueError(
                 f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from "
-                f"others; give --time {clock!r} if it is right, or correct the cell"
+                f"others; give --time {clock!r} if this is correct, or correct the cell"
             )
 
 

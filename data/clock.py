@@ -41,7 +41,7 @@ ZONE_NAME: Final = r" \([^()+-][^()]*\)$"
 # Times without words that are rewritten: with a colon before milliseconds, the mark of a footnote, or an offset but no
 # date.
 MARKED: Final = r":\d\d:\d{3}$|\*$|^\d\d:\d\d:\d\d(?:\.\d+)?[+-]\d\d:\d\d$"
-# Times since a start, as hours, minutes and seconds.
+# Format of elapsed times as hours, minutes and seconds.
 CLOCK_FACE: Final = "hours:minutes:seconds"
 # Formats of hours of consecutive days without a date, counted from 0 and from 1.
 HOURS_OF_DAY: Final = ("hours from 0", "hours from 1")
@@ -154,9 +154,8 @@ def read_clock(
 
 
 def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray | None, str] | None:
-    """Return times at the end of a day as times at its beginning, or intervals as their beginnings, the seconds to add
-    and a note, or None for other text.
-    """
+    """Replace times such as 24:00 by midnight, or intervals by their start times. Return the cells, the seconds to add
+    to each time, and a note. Return None for other text."""
     import pyarrow.compute as pc
 
     if (
@@ -164,7 +163,7 @@ def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray 
         and pc.any(is_end := pc.match_substring_regex(cells, END_OF_DAY)).as_py()
     ):
         starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\2\3")
-        return starts, DAY * np.asarray(is_end.to_numpy(), np.float64), "24:00 ends a day"
+        return starts, DAY * np.asarray(is_end.to_numpy(), np.float64), "24:00 is read as the end of the day"
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
         return pc.replace_substring_regex(cells, INTERVAL, r"\1\2"), None, "the beginnings of intervals"
     return None
@@ -173,7 +172,7 @@ def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray 
 def _text_clock(
     cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray, *, time_format: str | None, is_iso: bool
 ) -> Clock:
-    """Return the clock of text without empty cells."""
+    """Read the times of a text column without empty cells."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -200,7 +199,8 @@ def _text_clock(
 
 
 def _plain_text(column: Any) -> Any:
-    """Return the cells without surrounding spaces and names of time zones, and with am and pm as in English."""
+    """Return the cells without surrounding spaces and names of time zones, and with the English spelling
+    of am and pm."""
     import pyarrow.compute as pc
 
     cells = pc.utf8_trim_whitespace(column)
@@ -243,8 +243,8 @@ def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:
-    """Return the times of plain numbers. They are read as seconds since 1970, Excel days, years or compact dates if
-    their size and the name of the column suggest it.
+    """Read the times of a column of numbers. They are interpreted as seconds since 1970, Excel days, years or compact
+    dates if their size and the name of the column suggest it.
 
     Args:
         time_format: A format that `parse_form` accepts. Other formats are for text.
@@ -278,9 +278,8 @@ def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: s
 
 
 def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clock | None:
-    """Return times since a start, such as 26:10:00 or 90 min, or None for other text. Times of day continue after
-    midnight.
-    """
+    """Read elapsed times, such as 26:10:00 or 90 min. Times of day continue after midnight. Return None
+    for other text."""
     if elapsed(str(cells[0])) is None:
         return None
     found = [elapsed(cell) for cell in cells.to_pylist()]
@@ -290,7 +289,7 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clo
     check_finite(seconds, name, rows)
     is_midnight = np.diff(seconds, prepend=seconds[0]) < -DAY / 2
     is_midnight[begins] = False
-    note = "times since a start" + (", a day later after each midnight" if is_midnight.any() else "")
+    note = "elapsed times" + (", with a new day after each midnight" if is_midnight.any() else "")
     if re.fullmatch(FACE, str(cells[0])):
         days = np.cumsum(is_midnight)
         if len(begins):  # each series begins on its first day
@@ -302,7 +301,7 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clo
 
 
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
-    """Return the times of text whose format is detected. It is the only known format that all cells match, or the only
+    """Read the times of text whose format is detected. It is the only known format that all cells match, or the only
     such format for which times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
@@ -324,7 +323,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
             raise AmbiguousDates(name, str(first), sorted(different.values()))
         (made,) = rising
         others = [each for each in different.values() if each != made]
-        note = f"; as {' or '.join(others)} the rows would not be in order"
+        note = f"; with {' or '.join(others)}, the rows would not be in order"
     clock = _with_format(read[made], made, zone)
     return replace(clock, note=clock.note + note)
 

@@ -69,9 +69,8 @@ PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """Return the time column, or None. It has a usual name, or is the first column of dates, or else a column of
-    numeric times. Where most of its times repeat, a column of time since a start is preferred.
-    """
+    """Return the name of the time column, or None if there is none. It has a usual name, or is the first column of
+    dates, or else a column of numeric times. If most of its times repeat, a column of elapsed times is preferred."""
     name = _usual_clock(columns)
     if name is None or not _repeats(columns[name]):
         return name
@@ -125,7 +124,7 @@ def _is_unix_column(column: Any) -> bool:
 
 
 def _first_elapsed(columns: dict[str, Any]) -> str | None:
-    """Return the first column if it contains elapsed times or times of day."""
+    """Return the first column if it contains elapsed times or times of day. Otherwise, return None."""
     import pyarrow as pa
 
     name = next(iter(columns), None)
@@ -190,7 +189,7 @@ def starts_with_number(column: Any) -> bool:
 
 
 def holds_dates(column: Any) -> bool:
-    """Return whether the sampled cells of a column are dates with a year."""
+    """Return whether the sampled cells of a column contain dates with a year."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type) or pa.types.is_date(column.type):
@@ -206,7 +205,7 @@ def holds_dates(column: Any) -> bool:
 
 
 def has_time(cell: str) -> bool:
-    """Return whether a cell may be a time rather than a word such as "Total"."""
+    """Return whether a cell may contain a time, rather than a word such as "Total"."""
     return re.search(r"\d", cell) is not None and not NO_TIME.fullmatch(cell)
 
 
@@ -238,8 +237,8 @@ def numeric_sample(column: Any) -> np.ndarray | None:
 
 
 def refuse_unknown_times(columns: dict[str, Any]) -> None:
-    """Check that no column of a table without a time column looks like times. Otherwise, the rows would only be
-    numbered.
+    """Check that no column looks like times, in a table for which no time column was found. Otherwise, the rows would
+    be numbered instead.
 
     Raises:
         ValueError: If the name or the cells of a column look like times. The message names the options that help.
@@ -250,8 +249,8 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
     is_line = len(columns) == 1 or (len(columns) == 2 and re.search(r"\d:\d\d:\d\d", line))
     if is_line and len(line) > LONGEST_NAME and " " in line:
         raise ValueError(
-            f"lines such as {line[:60]!r} are not a table, and have numbers in several forms; save the times and "
-            "numbers as CSV"
+            f"lines such as {line[:60]!r} are not rows of a table, and their numbers are written in different ways; "
+            "save the times and numbers as CSV"
         )
     others = [name for name, column in columns.items() if numeric_sample(column) is not None] or list(columns)[-1:]
     for name, column in columns.items():

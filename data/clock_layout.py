@@ -1,4 +1,4 @@
-"""The time column of a table, or the columns that are joined to one, and the rows that have a time."""
+"""Find the time column of a table, or the columns that are joined to one, and the rows that have a time."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ MOST_HOURS, NEAR = 14, 1 / 60
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a table by what they hold.
+    """Columns of a table, and the time column among them.
 
     Attributes:
-        rest: columns that are not keys, with the joined time column if there is one.
-        clock: time column among them, or None.
-        parts: the columns that were joined to it, or None.
-        options: the options with the format and the time zone that were found.
-        notes: how the time zone was found.
+        rest: Columns other than the keys, including the joined time column if there is one.
+        clock: Name of the time column. None if there is none.
+        parts: Columns that were joined to the time column. None if none were joined.
+        options: Options for reading, with the detected format and time zone.
+        notes: Notes on how the time zone was found.
     """
 
     table: Table
@@ -45,10 +45,10 @@ class Layout:
 
 
 def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout:
-    """Return the columns of a table, with rows at its ends that have no time left out.
+    """Find the time column of a table, and leave out rows without a time at its beginning and end.
 
     Args:
-        by: key columns that are given.
+        by: Names of the key columns.
 
     Raises:
         ValueError: If no column is the time and cells look like times, or a column has several time zones.
@@ -70,7 +70,7 @@ def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout
 
 
 def _joined(table: Table, rest: dict[str, Any], parts: ClockParts, options: ReadOptions) -> Layout:
-    """Return the columns with one time column instead of its parts."""
+    """Join the columns that are parts of the time to one time column."""
     rest = {name: column for name, column in rest.items() if name not in parts.columns.values()}
     clock = unique_names([*rest, JOINED])[-1]
     rest[clock] = parts.cells(table.columns)
@@ -126,11 +126,11 @@ def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
 
 
 def hours_from_unix(columns: dict[str, Any], times: np.ndarray) -> tuple[int, str] | None:
-    """Return the UTC offset in hours of local times, from a column of seconds or finer units since 1970 next to them,
-    and its name, or None without such a column.
+    """Return the UTC offset of local times in hours, and the name of the column from which it was determined. This is a
+    column of Unix times in the same rows. Return None if there is no such column.
 
     Args:
-        times: local times in seconds, read as UTC.
+        times: Local times in seconds, interpreted as UTC.
     """
     for name, column in columns.items():
         numbers = numeric_sample(column) if words_of(name) & UNIX_NAMES else None

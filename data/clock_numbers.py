@@ -84,9 +84,8 @@ def with_points(column: Any) -> Any:
 
 
 def time_unit(name: str) -> tuple[str, float] | None:
-    """Return the unit of time at the end of a name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its
-    seconds, or None without one.
-    """
+    """Return the unit of time at the end of a column name, such as `Time (ms)`, `time/s`, `t_min` or `TimeUS`, and its
+    length in seconds. Return None if the name has no unit."""
     name = UNIT_IN_NAME.sub(r"\1 ", name.strip())
     name = UNIT_WORD.sub(lambda word: UNITS[word[1].lower()], name)
     joined = re.fullmatch(r"(.*[a-z])(US|Us|MS|Ms|Sec)", name.strip())

@@ -115,7 +115,7 @@ class ClockParts:
         if SECOND in self.columns:
             kind = "GPS weeks, without leap seconds," if GPS_WEEK in self.columns else "modified Julian days"
             return f"{kind} and seconds, in the columns {named}, are joined"
-        ending = "; hours of 1 to 24 are read as their beginning" if ENDING in self.columns else ""
+        ending = "; the hours 1 to 24 are read as 00:00 to 23:00" if ENDING in self.columns else ""
         return f"date and time of day, in the columns {named}, are joined{ending}"
 
     def cells(self, columns: Mapping[str, Any]) -> Any:
@@ -201,9 +201,8 @@ def find_parts(columns: Mapping[str, Any]) -> ClockParts | None:
 
 
 def _after_year(lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts | None:
-    """Return the column of years and those of the parts that follow it, judging by their names, or None without dates
-    in these parts.
-    """
+    """Return the column of years and the columns of the parts that follow it, such as month and day, according to their
+    names. Return None if there are no such columns, or another column contains dates."""
     year = _numbered("year", lower, columns)
     if year is None and _month_names("month", columns) is not None:
         named = [lower[name] for name in PERIOD_NAMES if name in lower]
@@ -221,7 +220,8 @@ def _after_year(lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockPa
 
 
 def _compact_parts(columns: Mapping[str, Any], hours: str | None) -> ClockParts | None:
-    """Return columns such as 20240131 and 93000 that increase together, or such as 31012024 and an hour, or None."""
+    """Return a column of dates such as 20240131 and a column of times of day such as 93000 that increase together, or a
+    column of dates such as 31012024 and a column of hours. Return None if there are no such columns."""
     if (pair := compact_pair(columns)) is not None:
         return ClockParts(dict(zip(("date", "clock"), pair, strict=True)), "{} {}")
     name = next(iter(columns)) if hours is not None else None
@@ -233,8 +233,8 @@ def _compact_parts(columns: Mapping[str, Any], hours: str | None) -> ClockParts 
 
 
 def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns: Mapping[str, Any]) -> ClockParts:
-    """Return a date and a time of day, with the column of milliseconds if there is one and the times have whole
-    seconds."""
+    """Return the columns of the date and the time of day. If the times have whole seconds and there is a column of
+    milliseconds, it is included."""
     name = _numbered("millisecond", lower, columns)
     if name is None or not _match(columns[parts["clock"]], r".*:\d\d:\d\d"):
         return ClockParts(parts, "{} {}")
@@ -264,7 +264,7 @@ def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -
 
 
 def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
-    """Return the first column of month names."""
+    """Return the first column that contains the names of months. Return None if there is none."""
     found = (name for name, column in columns.items() if kind == "month" and len(months_of(column)) > 1)
     return next(found, None)
 
@@ -277,7 +277,7 @@ def _match(column: Any, pattern: str) -> bool:
 
 
 def _bare(kind: str, column: Any) -> Any:
-    """Return quarters and weeks without a letter such as Q in Q1, and months as numbers."""
+    """Return quarters and weeks without the letter before the number, as in Q1, and names of months as numbers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -1,4 +1,4 @@
-"""What the numbers of a column are: counts, times, parts of dates, labels or identifiers."""
+"""Determine whether the numbers of a column are counts, times, parts of dates, labels or identifiers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def counts_time(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def is_elapsed(name: str, values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether numbers count the unit of time in their name from the first row on."""
+    """Return whether numbers are the time since the first row, in the unit of time that the name of the column
+    contains."""
     found = UNIT_BEHIND.search(name.lower())
     if found is None or len(values) < LEAST_ROWS or not is_line(values, times):
         return False
@@ -110,7 +111,7 @@ def is_label(values: np.ndarray, is_inside: np.ndarray) -> bool:
 
 
 def is_line(values: np.ndarray, clock: np.ndarray) -> bool:
-    """Return whether numbers increase in proportion to the times."""
+    """Return whether numbers are a linear function of the times that increases."""
     span, rise = clock[-1] - clock[0], values[-1] - values[0]
     if not rise * span > 0:
         return False
@@ -124,7 +125,7 @@ def is_constant(_: str, values: np.ndarray) -> bool:
 
 
 def is_identifier(name: str, values: np.ndarray) -> bool:
-    """Return whether whole numbers are identifiers, judging by their name or size."""
+    """Return whether integers are identifiers, according to the name of the column or their size."""
     seen = values[~np.isnan(values)]
     if not len(seen) or (seen != np.rint(seen)).any():
         return False

@@ -105,7 +105,7 @@ def read_values(
         found.has_others = True
         if not is_chosen:
             _refuse_units(table, skipped, found.values)
-        found.notes.append(f"left out, not measurements: {', '.join(map(repr, skipped))}")
+        found.notes.append(f"left out, because they are not measurements: {', '.join(map(repr, skipped))}")
     if not found.values:
         reasons = [_refusal(table, name) for name in skipped[:1]]
         raise ValueError("; ".join(["the file has no value column", *found.notes[-1:], *reasons]))
@@ -123,7 +123,8 @@ def _leave_out_identifiers(found: ValueColumns, table: Table) -> None:
 
 
 def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -> None:
-    """Check that no column was left out whose cells begin with different decimal numbers.
+    """Check that no column of measurements was left out. Its cells begin with decimal numbers, more than half of which
+    differ.
 
     Raises:
         ValueError: If there is such a column. The message quotes a cell.
@@ -256,8 +257,10 @@ def leave_out_counters(
         return
     if only is not None and (counts(*only) or (len(only[1]) >= LEAST_ROWS and is_row(only[1]) and found.has_others)):
         name = only[0]
-        raise ValueError(f"the only column of numbers, {name!r}, has row numbers; choose value columns with --column")
-    _leave_out(found, "counts of rows or times", counts_or_numbers)
+        raise ValueError(
+            f"the only column of numbers, {name!r}, contains row numbers; choose value columns with --column"
+        )
+    _leave_out(found, "row numbers or elapsed times", counts_or_numbers)
     if len(groups) > 1:
         order, ends = np.concatenate([*groups]), np.cumsum([len(rows) for rows in groups])[:-1]
         is_inside = ~np.isin(np.arange(1, len(order)), ends)
@@ -278,7 +281,8 @@ def _leave_out_dates(found: ValueColumns, times: np.ndarray) -> None:
 
 
 def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> None:
-    """Replace the only column of numbers, which holds times, by the seconds from the time of each row to it.
+    """Replace the only column of numbers, which contains times, by the duration in seconds from the time of each row to
+    its time in this column.
 
     Raises:
         ValueError: If they do not vary, or are negative.
@@ -287,14 +291,14 @@ def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> 
     passed = values * np.nan if are_dates(values[~np.isnan(values)]) else unix_seconds(values)[0] - times
     seen = passed[~np.isnan(passed)]
     if not len(seen) or seen.min() < 0 or seen.min() == seen.max():
-        raise ValueError(f"the only column of numbers, {name!r}, holds times; choose value columns with --column")
+        raise ValueError(f"the only column of numbers, {name!r}, contains times; choose value columns with --column")
     del found.values[name]
     found.values[DURATION] = np.round(passed, 6)
-    found.notes.append(f"column {name!r} holds times: {DURATION!r} is the time from each row's to it")
+    found.notes.append(f"column {name!r} contains times: {DURATION!r} is the duration from the time of the row to it")
 
 
 def _refusal(table: Table, name: str) -> str:
-    """Return a message about a column without numbers. It quotes the first cell."""
+    """Return an error message about a column without numbers, which quotes its first cell."""
     import pyarrow.compute as pc
 
     cells = table.columns[name]
@@ -303,5 +307,5 @@ def _refusal(table: Table, name: str) -> str:
         return f"column {name!r} has no numbers"
     row = int(np.argmax(there))
     cell = re.sub(r"\s+", " ", str(cells[row].as_py()))[:40]
-    place = f"such as {cell!r} in row {table.first_row + row}"
+    place = f"but text such as {cell!r} in row {table.first_row + row}"
     return f"column {name!r} has no numbers, {place}; choose others with --column"

@@ -1,5 +1,5 @@
-"""Join times that are two columns of numbers: modified Julian days or GPS weeks, and the seconds since their
-beginning."""
+"""Join two columns of numbers to times. The columns contain modified Julian days or GPS weeks, and the seconds since
+the start of the day or week."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ FEWEST_ROWS: Final = 3
 
 
 def find_pair(columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the first adjacent columns that are times and increase together, by the kind of number. They are
-    recognised by their names; the first columns of a file without a header may be days and seconds. Return None if
-    there are none."""
+    """Return the first adjacent columns that are such times and increase together, by the kind of number. They are
+    recognised by their names. In a file without a header, the first columns may be days and seconds. Return None if
+    there are no such columns."""
     for first, second in itertools.pairwise(columns):
         words = words_of(first.replace("_", " ")) | words_of(second.replace("_", " "))
         for kind, (_, unit, least, most, names) in KINDS.items():

@@ -1,4 +1,4 @@
-"""The cells of CSV text, which pyarrow reads."""
+"""Read the cells of CSV text with pyarrow."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any, Final
 
 # Files of at least this size are read by several threads.
 LARGE: Final = 2**23
-# A line among the rows that is a remark, such as the marks of a data logger: it begins with a word and has one cell,
-# where rows have at least so many. There are only a few of them.
+# Beginning of a line among the rows that is a remark, such as those of data loggers. It has only one cell, whereas rows
+# have at least FEWEST_CELLS cells. A file is rejected if it has more remarks than the limits.
 REMARK: Final = re.compile(r"\W*[^\W\d_]{2}")
 FEWEST_CELLS: Final = 3
 MOST_REMARKS, MOST_REMARK_SHARE = 100, 0.1

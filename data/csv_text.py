@@ -120,7 +120,8 @@ def read_text(text: str, notes: tuple[str, ...] = (), encoded: bytes | None = No
 
 
 def _read_part(text: str, notes: tuple[str, ...], sheet: str | None) -> Table | None:
-    """Return the chosen table of text with several, or the most frequent kind of lines, or None for other text."""
+    """Return the chosen table of text with several tables, or the rows of the most frequent kind in text with several
+    kinds of rows. Return None for other text."""
     if (tables := find_timed_blocks(text) or find_tables(text)) or sheet is not None:
         chosen, note = choose_table(tables, sheet)
         table = read_text(chosen.text, (*notes, note))
@@ -134,7 +135,7 @@ def _read_part(text: str, notes: tuple[str, ...], sheet: str | None) -> Table | 
 
 
 def _read_other(text: str) -> Table | None:
-    """Return the table of text in a form other than rows of cells, or None for other text."""
+    """Return the table of text that does not consist of rows of cells, such as a log. Return None for other text."""
     for reader in READERS:
         if (logged := reader(text)) is not None:
             return logged.table()
@@ -146,7 +147,7 @@ def _read_other(text: str) -> Table | None:
 
 
 def _rewrite(text: str, encoded: bytes | None) -> tuple[str, bytes | None]:
-    """Return the text as CSV if a program writes it in another form."""
+    """Convert the formats of some programs and instruments to CSV. Other text is returned unchanged."""
     rewritten = (rewrite(text) for rewrite in REWRITERS)
     if (changed := next(filter(None, rewritten), None)) is not None:
         text, encoded = changed, None
@@ -156,9 +157,8 @@ def _rewrite(text: str, encoded: bytes | None) -> tuple[str, bytes | None]:
 
 
 def _read_below_properties(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...]) -> Table | None:
-    """Return the table below a line that ends the properties of the file, or None if there is no such line or cells
-    have separators.
-    """
+    """Return the table below a line that marks the end of the properties of the file. Return None if there is no such
+    line, or the cells below it have separators."""
     ends = [line.end() for line in lines if END_OF_PROPERTIES.fullmatch(line[0].strip())]
     if not ends or any(sign in line[0] for line in lines[-2:] for sign in SEPARATORS):
         return None
@@ -169,11 +169,10 @@ def _read_below_properties(text: str, lines: Sequence[re.Match[str]], notes: tup
 
 
 def _read_repaired(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...]) -> Table | None:
-    """Return the table of text that is drawn, or whose first line lacks the separator at its end, or None for other
-    text.
-    """
+    """Return the table of text that is drawn with lines and spaces, or whose header lacks the separator at the end of
+    the other lines. Return None for other text."""
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
-        note = "a table drawn as text: rows are counted without its lines of dashes"
+        note = "the table is drawn as text: row numbers do not count its lines of dashes"
         return add_marks(read_text(separated, (*notes, note)), text[: lines[0].start()])
     if (sign := _missing_end([line[0] for line in lines])) is not None:
         return read_text(text[: lines[0].end()] + sign + text[lines[0].end() :], notes)
@@ -181,7 +180,7 @@ def _read_repaired(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, 
 
 
 def _read_separated(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, ...], encoded: bytes | None) -> Table:
-    """Return the table of text whose cells have a separator, below its title lines and header."""
+    """Return the table of text with separators between its cells, which begins below the title lines."""
     count = _count_titles(lines)
     separator, above = _separator([line[0] for line in lines[count:]])
     above += count
@@ -216,11 +215,11 @@ def _read_separated(text: str, lines: Sequence[re.Match[str]], notes: tuple[str,
 def _read_narrowed(
     text: str, lines: Sequence[re.Match[str]], separator: str, notes: tuple[str, ...], left_out: Sequence[str]
 ) -> Table:
-    """Return the table without its last columns, which only the header and the first row have.
+    """Return the table without its last columns, for which only the header and the first row have cells.
 
     Args:
-        lines: the header and the first row.
-        left_out: names of these columns.
+        lines: The header and the first row.
+        left_out: Names of these columns.
     """
     width = len(_cells(lines[0][0], separator)) - len(left_out)
     cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width]) for line in lines]
@@ -248,8 +247,8 @@ def _lines_before(text: str, start: int) -> int:
 
 
 def _missing_end(lines: Sequence[str]) -> str | None:
-    """Return the separator at the end of every line except the first, which has one cell fewer. Return None for other
-    lines."""
+    """Return the separator at the end of every line except the header, if the header has one cell fewer than the other
+    lines. Return None for other lines."""
     for sign in SEPARATORS if len(lines) > 1 else "":
         rows = [_cells(line, sign) for line in lines]
         width = len(rows[1])
@@ -269,7 +268,7 @@ def _header(
         named = [row for row in titles if len(row) == len(first) > 1 and TITLED.match(row[0])
                  and all(WORDS.search(cell) and not re.search(r"\d", cell) for cell in row[1:])]  # fmt: skip
         if named:
-            return first, ["time", *named[-1][1:]], lines[0].start(), ("names are in a line above the rows",)
+            return first, ["time", *named[-1][1:]], lines[0].start(), ("column names are in a line above the rows",)
         names = [f"column {k}" for k in range(1, len(first) + 1)]
         return first, names, lines[0].start(), ("no header: columns are numbered",)
     described = count_descriptions(rows)
@@ -345,8 +344,9 @@ def _separator(lines: list[str]) -> tuple[str, int]:
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """Return the share of lines that have as many cells as the first line, and 0. If lines with another number of cells
-    are more frequent, return the share of these lines after the first of them, and its index."""
+    """Return the share of the lines that have as many cells as the first line, and 0. If another number of cells is
+    more frequent, return the share of lines with that number among those from the first of them on, and the index of
+    that line."""
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)
     if often <= 1 or as_first >= 0.5:

@@ -58,7 +58,7 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
         return regular
     day_first = [form for form in formats if 0 <= form.find("%d") < form.find("%m")]
     reason = _reason(table)
-    return (day_first[0], f"day first, as {reason}") if len(day_first) == 1 and reason else None
+    return (day_first[0], f"day first, because {reason}") if len(day_first) == 1 and reason else None
 
 
 def _only_numbered(table: Table, cells: Any, formats: Sequence[str]) -> tuple[str, str] | None:
@@ -77,7 +77,7 @@ def _only_numbered(table: Table, cells: Any, formats: Sequence[str]) -> tuple[st
     if len(found) != 1:
         return None
     ((chosen, column),) = found.items()
-    return chosen, f"column {column!r} is the day of the year"
+    return chosen, f"because column {column!r} is the day of the year"
 
 
 def _only_regular(column: Any, formats: Sequence[str]) -> tuple[str, str] | None:

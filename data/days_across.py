@@ -1,4 +1,4 @@
-"""Tables with a row for each month and a column for each of its days."""
+"""Convert tables with one row per month and one column per day of the month."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def melt_days(table: Table) -> Table:
 
 
 def _day_columns(names: Sequence[str]) -> list[str]:
-    """Return the first 31 consecutive columns that are numbered from 1, or [] without such columns."""
+    """Return the first 31 consecutive columns that are numbered from 1. The result is empty if there are none."""
     for begin in range(len(names) - DAYS + 1):
         found = [NUMBERED.fullmatch(name.strip()) for name in names[begin : begin + DAYS]]
         kinds = {(each[1], each[3]) for each in found if each}
@@ -59,9 +59,8 @@ def _day_columns(names: Sequence[str]) -> list[str]:
 
 
 def _months(columns: dict[str, Any]) -> tuple[list[datetime], list[str]]:
-    """Return the months of the rows and the columns that name them: dates that are all the first of a month, or a year
-    and a month.
-    """
+    """Return the month of each row, and the columns that contain the months. These are either dates that are the first
+    of a month, or a year and a month."""
     import pyarrow as pa
 
     parts = find_parts(columns)
@@ -80,14 +79,14 @@ def _first_days(texts: Sequence[str | None]) -> list[datetime]:
             months = [parse_moment(cell, made) for cell in cells]
         except ValueError:
             continue
-        # Read the other way round, the first days of months would be the days of one January.
+        # If day and month are swapped, the first days of several months become the days of one January.
         if all(month.day == 1 for month in months) and len({*months}) > 1:
             return months
     return []
 
 
 def _is_label(column: Any) -> bool:
-    """Return whether cells are words or whole numbers that repeat, as the names and codes of stations do."""
+    """Return whether cells are words, or integers that repeat, as the names and codes of stations do."""
     cells = [str(cell or "").strip() for cell in column.to_pylist()]
     are_codes = all(re.fullmatch(r"\d*", cell) for cell in cells) and 2 * len({*cells}) <= len(cells)
     return are_codes or not any(re.search(r"\d", cell) for cell in cells)

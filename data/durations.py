@@ -22,7 +22,7 @@ _CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(
 
 
 def _combined(text: str) -> float | None:
-    """Return the seconds of a duration with several units. Return None for other text."""
+    """Convert a duration with several units to seconds. Return None for other text."""
     if found := _CLOCK.fullmatch(text):
         parts = (None, found[1] or found[2], *found.groups()[2:])
     elif (found := _COMBINED.fullmatch(text)) and any(found.groups()):
@@ -37,9 +37,8 @@ _ELAPSED: Final = re.compile(rf"(\d+\.?\d*|\.\d+) *(?:({'|'.join(SECONDS)})|({'|
 
 
 def elapsed(text: str) -> float | None:
-    """Return the seconds of a time since a start, such as `90 min`, `26:10:00` or `0 days 00:10:00`, or None for other
-    text. The UTC offset of a time of day is ignored.
-    """
+    """Convert an elapsed time, such as `90 min`, `26:10:00` or `0 days 00:10:00`, to seconds. Return None for other
+    text. The UTC offset of a time of day is ignored."""
     text = _OFFSET.sub(r"\1", text.strip())
     if (found := _ELAPSED.fullmatch(text)) is not None:
         return float(found[1]) * SECONDS[WORDS[found[3]] if found[3] else found[2]]

@@ -1,5 +1,5 @@
-"""Detect the encoding of text that is not UTF-8, from valid byte sequences and the letters to which they are
-decoded."""
+"""Detect the encoding of text that is not UTF-8. It is the encoding in which the bytes are valid and represent
+plausible letters."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _count(text: str, letters: str) -> int:
 
 
 def _usual(part: bytes, encoding: str) -> int:
-    """Return the number of frequent characters. Return 0 if the bytes are not valid or most letters are not next to
-    others."""
+    """Return the number of frequent characters in the decoded bytes. Return 0 if the bytes are not valid, or most
+    letters are not next to other letters."""
     text = _decode(part, encoding)
     letters = len(LETTER.findall(text or ""))
     if text is None or letters < LEAST_LETTERS:

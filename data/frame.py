@@ -112,7 +112,7 @@ def read_all(table: pa.Table | Table, options: ReadOptions, refused: Refused | N
 
 
 def _shown_offsets(table: Table, whole: Series, zone: str) -> np.ndarray | None:
-    """Return the UTC offsets of all rows, if their times are written with offsets and `zone` is UTC. Otherwise, return
+    """Return the UTC offsets of all rows if the times are written with offsets and `zone` is UTC. Otherwise, return
     None."""
     column = table.columns.get(whole.clock or "")
     return shown_offsets(column) if zone == "UTC" and whole.is_dated and column is not None else None
@@ -183,7 +183,8 @@ def _read_rows(
 
 
 def _check_names(table: Table, options: ReadOptions) -> None:
-    """Refuse a table without rows, and names of columns that it does not have or that are given twice."""
+    """Raise ValueError if a table has no rows, or if a name in the options is not the name of a column or is given
+    twice."""
     if not len(table):
         raise ValueError("the table has no rows, but at least one is needed")
     named = [*options.columns, *options.by, *options.known, *([] if options.time is None else [options.time])]
@@ -201,13 +202,13 @@ def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.n
         return times, layout, read
     hours, name = found
     zone = f"Etc/GMT{-hours:+d}"
-    note = f"zone {zone}, the difference from column {name!r}"
+    note = f"zone {zone}, from the difference to column {name!r}"
     layout = replace(layout, options=replace(layout.options, zone=zone), notes=(*layout.notes, note))
     return times - 3600 * hours, layout, replace(read, note=read.note.replace("taken as UTC", f"taken as {zone}"))
 
 
 def _check_times(layout: Layout, by: Sequence[str], times: np.ndarray, groups: int, read: Clock) -> None:
-    """Refuse implausible times of a column that was found by its name or content."""
+    """Raise ValueError if the times of a column that was detected by its name or content are implausible."""
     clock = layout.clock
     if clock is None:
         return
@@ -244,7 +245,8 @@ def _read_series(
     table: Table, rest: dict[str, Any], clock: str | None, by: Sequence[str], options: ReadOptions,
     refused: Refused | None,
 ) -> tuple[np.ndarray, Sequence[str], Groups, Clock, list[str], Refuse]:  # fmt: skip
-    """Return the times, the key columns, which are detected if `by` is empty, and the rows of each key."""
+    """Read the times of a table, and detect the key columns if `by` is empty. Return the times, the key columns, the
+    rows of each series, a description of the times, notes, and the function that reports errors."""
 
     def read(groups: Groups, refuse: Refuse) -> tuple[np.ndarray, Groups, Clock]:
         if clock is None:
@@ -273,7 +275,7 @@ def _read_series(
             notes.append(f"series: column {' and '.join(map(repr, by))}")
     if options.time is None and clock is not None and len(others := date_columns(rest)) > 1:
         more_dates = ", ".join(repr(name) for name in others if name != clock)
-        notes.append(f"times: dates also in {more_dates}; --time chooses")
+        notes.append(f"times: other columns with dates are {more_dates}; --time chooses the time column")
     groups, more = group_rows(table, by)
     refuse = _make_refuse(by, refused) if by else alone
     is_of_day = found is not None and bool(by) and found[2].form == CLOCK_FACE  # midnights of each series
@@ -294,7 +296,9 @@ def _read_values(
         left = [name for name in names if (name in calendar or (target and name != target))]
         if left and len(left) < len(names):
             names = [name for name in names if name not in left]
-            notes.append(f"left out, {'not the target' if target else 'of the calendar'}: {', '.join(map(repr, left))}")
+            notes.append(
+                f"left out, {'not the target' if target else 'calendar columns'}: {', '.join(map(repr, left))}"
+            )
     found = read_values(
         table, options.columns or names, rule, is_chosen=bool(options.columns), is_long=bool(by), strict=options.strict
     )

@@ -62,8 +62,8 @@ def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 
 
 def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether a row has values in the columns in which all rows below have values. If its values are the time
-    steps of a wide table, return False."""
+    """Return whether a row has values in all columns in which the rows below have values. If the values of the row are
+    the time steps of a wide table, return False."""
     cells = [cell.strip() for cell in first]
     below = [[row[k].strip() for row in rows if len(row) == len(first)] for k in range(len(first))]
     below = [[cell for cell in column if cell.lower() not in MISSING] for column in below]

@@ -25,7 +25,7 @@ UNDATED_ROWS: Final = 12
 
 
 def parse_horizon(text: str) -> tuple[int, float]:
-    """Return a horizon as a number of rows and 0, or as 0 and seconds.
+    """Parse a horizon. Return the number of rows and 0, or, for a duration, 0 and the seconds.
 
     Raises:
         ValueError: If the text is neither a number of rows nor a duration.

@@ -25,8 +25,8 @@ NEM12: Final = re.compile(r"100,NEM12[,\r\n]")
 
 
 def melt_hours(table: Table) -> Table:
-    """Convert a table with a row for each day and a column for each part of the day to one row per value. Other tables
-    are not changed."""
+    """Convert a table with one row per day and one column per part of the day to one row per value. Other tables are
+    not changed."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -71,7 +71,7 @@ def nem12_as_csv(text: str) -> str | None:
         elif cells[:1] == ["300"] and meter:
             rows.append([meter[1], meter[4], cells[1], *cells[2 : 2 + MINUTES // int(meter[8])]])
     if not rows or len({len(row) for row in rows}) > 1:
-        raise ValueError("the days of this NEM12 file have no intervals or different ones; split it by meter")
+        raise ValueError("this NEM12 file has no days, or days with different intervals; split it by meter")
     step = MINUTES // (len(rows[0]) - 3)
     names = [f"{k * step // 60:02d}:{k * step % 60:02d}" for k in range(len(rows[0]) - 3)]
     return "\n".join(",".join(row) for row in (["nmi", "suffix", "date", *names], *rows)) + "\n"

@@ -33,8 +33,8 @@ NAMES, IDENTIFIERS = ("label", "name", "title", "metric"), ("id", "uuid", "href"
 
 
 def read_blocks(document: Any, read: Read) -> Table | None:
-    """Return the rows of all tables with the same columns. Of several such groups, tables with times and then those
-    with the most rows are preferred. Return None if there are no tables.
+    """Return the rows of all tables in a JSON document that have the same columns. If there are several such groups of
+    tables, those with times are preferred, and then those with the most rows. Return None if there are no tables.
 
     Args:
         document: Parsed JSON.
@@ -65,7 +65,7 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 
 
 def _blocks(value: Any, labels: Labels, read: Read, levels: int) -> Iterator[Block]:
-    """Yield the outermost tables with times, or all tables if none contains times."""
+    """Yield the outermost tables that contain times, or all tables if none contains times."""
     table = read(value)
     if isinstance(value, Mapping):
         labels = labels | flatten_row({name: cell for name, cell in value.items() if not name[:1].isdigit()})

@@ -33,7 +33,8 @@ SHAPES: Final[tuple[Callable[[Any], Rows | None], ...]] = (
 
 
 def is_json(content: bytes) -> bool:
-    """Return whether a file begins like a JSON array or object, or like an object without its bracket."""
+    """Return whether a file begins like a JSON array or object, or like the members of an object whose opening bracket
+    is missing."""
     start = content[:64].removeprefix(b"\xef\xbb\xbf").lstrip()
     return (start[:1] == b"{" and not LABELS.match(start)) or bool(ARRAY.match(start) or MEMBER.match(start))
 

@@ -169,13 +169,13 @@ def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
 
 
 def _near_usual(steps: np.ndarray) -> int:
-    """Return the number of steps that are close to the median step."""
+    """Return the number of time steps that are close to the median time step."""
     usual = float(np.median(steps))
     return int((np.abs(steps - usual) <= NEAR * usual).sum()) if usual > 0 else 0
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
-    """Return the labels without those that are not needed to distinguish rows with the same time."""
+    """Return the label columns without those that are not needed to distinguish rows with the same time."""
     kept = dict(codes)
     for name in reversed(codes):
         others = [found for other, found in kept.items() if other != name]

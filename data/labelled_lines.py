@@ -98,8 +98,8 @@ def read_access_log(text: str) -> Rows | None:
 
 
 def read_proxy_log(text: str) -> Rows | None:
-    """Return the rows of a proxy's log of HTTP requests, or None for others. Parts that a request did not reach have
-    no duration.
+    """Return the requests in an HTTP log of HAProxy. Return None for other text. A phase that a request did not reach
+    has no duration.
 
     Raises:
         ValueError: If the file is too large.
@@ -132,12 +132,12 @@ def read_records(text: str) -> Rows | None:
     for record in RECORD.split(text)[1:]:
         cells = (RECORD_CELL.fullmatch(line) for line in record.splitlines())
         rows.append({cell[1]: cell[2].strip() for cell in cells if cell is not None})
-    found = Rows(note="records of one line a cell")
+    found = Rows(note="records with one line per cell")
     found.add({}, **{name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)})
     return found
 
 
 def _is_labelled(line: str) -> bool:
-    """Return whether a line begins with a labelled cell or a time, and has several cells."""
+    """Return whether a line begins with a labelled cell or a time, and contains several cells."""
     has_time = STAMP.match(line) is not None
     return (has_time or CELL.match(line) is not None) and len(CELL.findall(line)) + has_time >= FEWEST_CELLS

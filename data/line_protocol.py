@@ -49,7 +49,7 @@ def read_points(text: str) -> Rows | None:
         times, values = series.setdefault(labels, ([], []))
         times.append(time)
         values.append(fields)
-    rows = Rows(note="a point a line")
+    rows = Rows(note="one point per line")
     for labels, (times, values) in series.items():
         names = dict.fromkeys(name for fields in values for name in fields)
         rows.add(dict(labels), time=times, **{name: [fields.get(name) for fields in values] for name in names})

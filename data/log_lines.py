@@ -21,8 +21,8 @@ _SHORT: Final = r"(?P<short>\d{6} \d{6})"
 _WEB: Final = r"\S+ \S+ \S+ \[(?P<web>\d\d/[A-Z][a-z]{2}/\d{4}:\d\d:\d\d:\d\d [+-]\d{4})\]"
 _STAMP: Final = re.compile(rf"\[?(?:{_ISO}(?: UTC| GMT)?|{_SYSLOG}|{_SHORT})(?:\]?\s|\](?=\[))|{_WEB}\s")
 _FORMATS: Final = {"syslog": "%Y %b %d %H:%M:%S", "short": "%y%m%d %H%M%S", "web": "%d/%b/%Y:%H:%M:%S %z"}
-# What distinguishes a log from a table: a level, or the end of the name of a program. The whole name would take time
-# that grows with the square of the line's length.
+# Pattern that distinguishes a log from a table: a level, or the end of the name of a program. Matching the whole name
+# would take time that grows with the square of the line's length.
 _LEVEL: Final = re.compile(r"\b(?:TRACE|DEBUG|INFO|NOTICE|WARN(?:ING)?|ERROR|CRITICAL|FATAL|SEVERE)\b|\S: ", re.I)
 LOG_SHARE: Final = 0.8
 # Maximum number of columns for the most frequent templates. The other lines are counted in one column.

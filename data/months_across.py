@@ -64,7 +64,7 @@ def _with_years_down(table: Table) -> Table:
     rows = zip(*(column.cast(pa.string()).to_pylist() for _, column in years), strict=True)
     cells = {name: pa.chunked_array([pa.array(row, pa.string())]) for name, row in zip(names, rows, strict=False)}
     columns = {YEAR: pa.chunked_array([pa.array(list(map(str, numbers)))]), **cells}
-    note = f"each column is a year, in rows of {first!r}"
+    note = f"each column is a year, and each row is a month, named in column {first!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 

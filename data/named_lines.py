@@ -1,4 +1,4 @@
-"""Lines of a log that each state one value: of a quantity named in quotes, or the bytes of a frame of a CAN bus."""
+"""Read logs in which each line contains one value of a quantity that is named in quotes, or one frame of a CAN bus."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ TIME: Final = "time"
 
 
 def read_named_values(text: str) -> Rows | None:
-    """Return the values of lines of one form that each name a quantity in quotes, a series for each quantity, or None
-    for other text. Other lines are left out.
+    """Return the values in the lines of a log that name a quantity in quotes, with one series per quantity. Only lines
+    with the most frequent wording are read. Return None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -51,7 +51,8 @@ def read_named_values(text: str) -> Rows | None:
 
 
 def _value(line: str) -> tuple[str, str, str, str] | None:
-    """Return the form of a line, the name in quotes with its unit, the time and the number after the name."""
+    """Return the wording of a line, the name in quotes with its unit, the time, and the number after the name. Return
+    None if the line has no such value."""
     time, rest, _ = stamp_of(line)
     of_day = OF_DAY.match(line) if time is None else None
     name = QUOTED.search(rest)
@@ -68,7 +69,7 @@ def _value(line: str) -> tuple[str, str, str, str] | None:
 
 
 def read_frames(text: str) -> Rows | None:
-    """Return the bytes of the frames of a CAN bus, a series for each identifier, or None for other text.
+    """Return the bytes of the frames in a log of a CAN bus, with one series per identifier. Return None for other text.
 
     Raises:
         ValueError: If the file is too large.

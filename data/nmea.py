@@ -23,7 +23,7 @@ MOST_CHARACTERS: Final = 2**27
 
 
 def read_sentences(text: str) -> Rows | None:
-    """Return the positions of NMEA sentences by time. Return None for other text. Only RMC sentences state the date.
+    """Return the positions in NMEA sentences by time. Return None for other text. Only RMC sentences contain the date.
 
     Raises:
         ValueError: If the file is too large, or has no date.
@@ -71,7 +71,7 @@ def _values(kind: str, cells: list[str]) -> dict[str, float | None]:
 
 
 def _degrees(text: str, side: str) -> float | None:
-    """Return degrees of an angle in degrees and minutes. The text 4807.038, for example, is 48 degrees and 7.038
+    """Convert an angle in degrees and minutes to degrees. The text 4807.038, for example, is 48 degrees and 7.038
     minutes."""
     if (number := _number(text)) is None:
         return None

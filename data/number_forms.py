@@ -1,4 +1,4 @@
-"""Patterns of plain numbers with their decimal marks and thousands separators, and the choice of a pattern for a
+"""Define the patterns of plain numbers with their decimal marks and thousands separators, and choose a pattern for a
 column."""
 
 from __future__ import annotations

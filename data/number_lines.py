@@ -25,7 +25,7 @@ NAME: Final = re.compile(r"(?<!\w)([^\W\d][\w%./-]*?)\W{0,3}$")
 UNIT: Final = re.compile(r" *(%|°[CF]|[A-Za-zµ]+(?:/\w+)?)(?![\w=:(])")
 DATA: Final = re.compile(r"[KMGT]?(?:[Bb]ytes|bits)(?:/sec|ps)?|pkts?(?:/s)?")
 UNITS: Final = frozenset((*TIMES, "%", "°C", "°F", "C", "F", "W", "V", "A", "hPa", "bytes", "kB", "MB", "GB", "B/s"))
-# What follows a word that names the number before it.
+# Text that follows a word that is the name of the number before it.
 END: Final = re.compile(r"\s*[,;)\]]|\s*$")
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
@@ -77,15 +77,15 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     columns |= dict(zip(names, cells, strict=True))
     note = f"the numbers in {len(rows)} of {len(lines)} lines such as {form[1].strip()[:60]!r}"
     found = Rows(
-        note=note if has_year or TIME not in columns else f"{note}; without a year, {str(times[0])[:4]} is taken"
+        note=note if has_year or TIME not in columns else f"{note}; they have no year, so {str(times[0])[:4]} is used"
     )
     found.add({}, **columns)
     return found
 
 
 def _form(lines: list[str]) -> tuple[str, str] | None:
-    """Return the most frequent wording of lines, with # for each number, and an example. Return None if the lines are a
-    table or differ in more than their numbers."""
+    """Return the most frequent wording of lines, with # in place of each number, and an example. Return None if the
+    lines are a table, or differ in more than their numbers."""
     forms: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for line in lines:
@@ -111,7 +111,7 @@ def _skeleton(line: str) -> str:
 
 
 def _names(example: str) -> list[str]:
-    """Return the words before the numbers, followed by the units after the numbers."""
+    """Return a name for each number of a line: the words before the number, followed by the unit after it."""
     text = ADDRESS.sub("#", example)
     found, end = [], 0
     for k, number in enumerate(NUMBER.finditer(text), start=1):

@@ -38,8 +38,8 @@ MOST_WORDS: Final = 5
 # A pattern for signs, bounds or marks around a number, the replacement, and a note.
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
-    (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as before it"),
-    (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the bound"),
+    (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as if it were before it"),
+    (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the number, 0.05"),
     (r"^([+-])\s+([\d.])", r"\1\2", "blanks after signs are ignored"),
     (
         r"^([+-]?[\d.,]*\d[.]?)\s*(?:[*#†‡]+|\[\w{1,3}\]|\(\pL{1,2}\)|[¹²³⁰⁴-⁹ᵃ-ᶻ]+)$",
@@ -147,7 +147,7 @@ def parse_numbers(writing: NumberFormat, name: str, *, strict: bool = False) -> 
 
 
 def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units | None]:
-    """Return the cells without signs, units and flags, notes on signs and on the others, and the units."""
+    """Return the cells without signs, units and flags, the notes on the signs and on the rest, and the units."""
     import pyarrow.compute as pc
 
     cells, signs = _strip_symbols(texts)
@@ -181,7 +181,7 @@ def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
 
 
 def _is_odd(cells: Any, texts: Any) -> Any:
-    """Return whether each cell is not a number. Null cells that are not missing in `texts` are not numbers either."""
+    """Return whether each cell is not a number. A cell that is null counts as well, unless it is missing in `texts`."""
     import pyarrow.compute as pc
 
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))
@@ -203,8 +203,8 @@ def _without_flags(cells: Any) -> Any:
 
 
 def _are_labels(texts: Any, is_odd: Any) -> bool:
-    """Return whether cells are words. They are if half of them are not numbers, or a fifth consists of several
-    words."""
+    """Return whether the cells are labels. This is the case if at least half of them are not numbers, unless these mark
+    missing values, or if at least a fifth are not numbers and contain more than MOST_WORDS different words."""
     import pyarrow.compute as pc
 
     count, cells = pc.sum(is_odd, min_count=0).as_py(), len(texts) - texts.null_count
@@ -214,7 +214,7 @@ def _are_labels(texts: Any, is_odd: Any) -> bool:
 
 
 def _is_mark(texts: Any, is_odd: Any) -> bool:
-    """Return whether all cells that are not numbers have one short word, which then marks missing values."""
+    """Return whether all cells that are not numbers contain the same short word, which then marks missing values."""
     import pyarrow.compute as pc
 
     words = pc.unique(texts.filter(is_odd)).to_pylist()
@@ -316,15 +316,19 @@ def _finite(
         row, text = unreadable[0]
         reason = f"{text[:40]!r} is not a number"
         if text.lower().lstrip("+-") in ("inf", "infinity"):
-            reason = "not finite"
+            reason = "the value is not finite"
         elif any(re.search(form, text) for form in RULES.values()):
-            reason = f"{text[:40]!r} has no unit, and other cells have one"
+            reason = f"{text[:40]!r} has no unit, but other cells have one"
         notes.append(report_unreadable(name, first_row + row, reason, len(unreadable), strict=strict))
     is_large = np.isinf(values)
     if is_large.any():
         notes.append(
             report_unreadable(
-                name, first_row + int(np.argmax(is_large)), "not finite", int(is_large.sum()), strict=strict
+                name,
+                first_row + int(np.argmax(is_large)),
+                "the value is not finite",
+                int(is_large.sum()),
+                strict=strict,
             )
         )
         values = np.where(is_large, np.nan, values)

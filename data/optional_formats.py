@@ -102,7 +102,7 @@ def _along_time(variables: Mapping[str, Any], attributes: Any) -> Table:
     units = {name: _text(attributes(variable).get("units", "")) for name, variable in variables.items()}
     time = next((name for name, unit in units.items() if " since " in unit), None)
     if time is None:
-        raise Refusal("the file has no time axis with units such as 'hours since 1970-01-01'")
+        raise Refusal("the file has no time axis with units such as 'hours since 1970-01-01'; save the data as CSV")
     axis, found = variables[time].dimensions[0], {}
     for name, variable in variables.items():
         if name == time or axis not in variable.dimensions:
@@ -114,7 +114,7 @@ def _along_time(variables: Mapping[str, Any], attributes: Any) -> Table:
         for k, column in enumerate(values.T):
             found[f"{name} {k + 1}" if values.shape[1] > 1 else name] = column.tolist()
     if not found:
-        raise Refusal(f"no variable depends on the time axis {time!r}")
+        raise Refusal(f"no variable depends on the time axis {time!r}; save the data as CSV")
     calendar = _text(attributes(variables[time]).get("calendar", ""))
     return table_of_columns({time: _cf_dates(np.asarray(variables[time][:]), units[time], calendar), **found})
 

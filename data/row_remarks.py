@@ -1,4 +1,4 @@
-"""Lines among and below the rows of CSV text that are not rows: repeated headers, comments and footnotes."""
+"""Remove lines that are not rows from CSV text: repeated headers, comments and footnotes."""
 
 from __future__ import annotations
 

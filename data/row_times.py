@@ -1,4 +1,4 @@
-"""Read the times of the rows of all series in a table by one rule."""
+"""Read the times of the rows of all series in a table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Groups = dict[Key, np.ndarray]
 
 
 def count_rows(groups: Groups, rows: int) -> tuple[np.ndarray, Groups, Clock]:
-    """Return the times 0, 1, 2, … of the rows of each series, for a table without a time column."""
+    """Number the rows of each series from 0, for a table without a time column. Return the numbers as times, the
+    series, and a description of the times."""
     times = np.full(rows, np.nan)
     for chosen in groups.values():
         times[chosen] = np.arange(len(chosen))
@@ -33,7 +34,7 @@ def read_times(
         name: Name of the column.
         groups: Rows of each series.
         refuse: Function that is called with each series whose times cannot be read, and the error.
-        zone: Time zone of times that do not state one.
+        zone: Time zone of times without a time zone.
         time_format: Format of the times. The format is detected if None.
         first_row: Number of the first row in the file.
 

@@ -52,13 +52,13 @@ class Series:
         names: Names of the P columns.
         clock: Name of the time column. None if there is none.
         is_dated: Whether times are dates. Otherwise they are numbers.
-        notes: How the series was read, with one note per line.
+        notes: Notes on how the series was read.
         rows: Rows `[N]` of the table, from 0. None after resampling.
         clock_columns: Names of the time columns of the table. There are several if parts of the times are separate.
-        clock_parts: How several time columns are joined.
-        zone: Time zone of times that do not state one.
-        form: How times are written. See `rfa.data.clock.Clock`.
-        utc_offsets: UTC offsets of the local time whose days and weeks models follow.
+        clock_parts: Description of how several time columns are joined. None if there is only one.
+        zone: Time zone of times without a time zone.
+        form: Format of the times. See `rfa.data.clock.Clock`.
+        utc_offsets: UTC offsets of the local time, which determines the days and weeks of models.
         covariates: Columns whose future values are known.
     """
 

@@ -80,7 +80,7 @@ def _read(path: Path) -> bytes:
     if not path.exists():
         raise ValueError(f"file {str(path)!r} does not exist")
     if path.is_dir():
-        raise ValueError(f"{path} is a directory; give a file, or its files to `rfa forecast {path}`")
+        raise ValueError(f"{path} is a directory; give one of its files, or use `rfa forecast {path}`")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:

@@ -68,7 +68,7 @@ def _columns(body: str) -> list[str]:
 
 
 def _tuples(text: str, begin: int) -> list[list[str | None]]:
-    """Return the rows after VALUES up to the semicolon."""
+    """Return the rows between VALUES and the semicolon at the end of an INSERT statement."""
     rows: list[list[str | None]] = []
     while text[begin : begin + 1] == "(":
         row: list[str | None] = []

@@ -27,13 +27,14 @@ def read_switches(column: Any, missing: tuple[str, ...] = ()) -> tuple[np.ndarra
     import pyarrow.compute as pc
 
     if pa.types.is_boolean(column.type):
-        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64), "true and false are 1 and 0"
+        return np.asarray(pc.cast(column, pa.float64()).to_numpy(), np.float64), "true and false are read as 1 and 0"
     cells = pc.utf8_lower(present_cells(column, missing)[0])
     present = {word for word in pc.unique(cells).to_pylist() if word is not None} if len(cells) else set()
     for on, off in SWITCHES:
         if present and present <= {on, off}:
             values = pc.if_else(pc.equal(cells, on), 1.0, 0.0)
-            return np.asarray(combine_chunks(values).to_numpy(zero_copy_only=False)), f"{on} and {off} are 1 and 0"
+            note = f"{on} and {off} are read as 1 and 0"
+            return np.asarray(combine_chunks(values).to_numpy(zero_copy_only=False)), note
     return None
 
 
@@ -48,5 +49,5 @@ def switches_among_numbers(cells: Any) -> tuple[Any, list[str]]:
     for on, off in SWITCHES:
         if pc.any(pc.is_in(lower, pa.array([on, off])), min_count=0).as_py():
             cells = pc.if_else(pc.equal(lower, off), pa.scalar("0"), cells)
-            return pc.if_else(pc.equal(lower, on), pa.scalar("1"), cells), [f"{on} and {off} are 1 and 0"]
+            return pc.if_else(pc.equal(lower, on), pa.scalar("1"), cells), [f"{on} and {off} are read as 1 and 0"]
     return cells, []

@@ -146,7 +146,7 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
 
 
 def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> None:
-    """Check that no column next to positive values says which of them are paid and which are received.
+    """Check that no column contains words for the signs of positive values, such as "paid" and "received".
 
     Raises:
         ValueError: If there is such a column. The message names it.
@@ -157,13 +157,14 @@ def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> Non
         cells = [str(cell) for cell in sample(column).unique().to_pylist()]
         if len(cells) == 2 and any({cell.lower() for cell in cells} == {*pair} for pair in SIGNS):
             raise ValueError(
-                f"column {name!r} has {cells[0]!r} and {cells[1]!r}, which may be the signs of the values; give --by "
-                f"{name!r} for a series of each, or choose values with --column"
+                f"column {name!r} contains {cells[0]!r} and {cells[1]!r}, which may be the signs of the values; give "
+                f"--by {name!r} to read one series for each of them, or choose values with --column"
             )
 
 
 def _abbreviated(name: str, other: str | None) -> str | None:
-    """Return the time zone of one or two abbreviations. One alone is a fixed offset, as in Central European Time."""
+    """Return the time zone that one or two abbreviations denote. A single abbreviation, such as CET, denotes a fixed
+    offset. Return None for unknown abbreviations."""
     if (both := BOTH.get((name, str(other)))) is not None:
         return both
     minutes = {ZONES[each] for each in (name, other) if each in ZONES}
@@ -172,9 +173,9 @@ def _abbreviated(name: str, other: str | None) -> str | None:
 
 
 def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return the time zone of all rows, and a description of where the table states it.
+    """Return the time zone of all rows, and a description of where the table specifies it.
 
-    The name of the time column or another column can state it. Return None if neither does.
+    It is specified by the name of the time column or by another column. Return None if it is not specified.
 
     Args:
         names: Columns that were joined to the time column.

@@ -25,9 +25,8 @@ DAY: Final = r"^\s*\d{4}[-/.]\d\d[-/.]\d\d"
 
 
 def untimed_rows(cells: Any) -> np.ndarray | None:
-    """Return the rows in between that have words instead of a time, such as `Sum of week 3`, or a month or year among
-    days, or None if there are none, or many.
-    """
+    """Return the rows that contain words instead of a time, such as `Sum of week 3`, or a month or year in a column of
+    days. Return None if there are no such rows, or too many."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -43,7 +42,8 @@ def untimed_rows(cells: Any) -> np.ndarray | None:
 
 
 def timed_rows(cells: Any) -> slice:
-    """Return the range of rows without those at both ends whose time is empty or has no digit, such as "Total"."""
+    """Return the range of rows without the rows at both ends whose time is empty or contains no digit,
+    such as "Total"."""
     rows = len(cells)
 
     def count(order: np.ndarray) -> int:

@@ -53,7 +53,8 @@ class Block:
 
 
 def find_tables(text: str) -> list[Block]:
-    """Return the tables of text that blank lines or other headers separate, or [] if there are fewer than two."""
+    """Return the tables of a text in which blank lines or further headers separate tables. The result is empty if there
+    are fewer than two tables."""
     if len(text) > MOST_CHARACTERS:
         return []
     if HEADING.match(text) and len(HEADING.findall(text)) > 1:
@@ -90,7 +91,7 @@ def find_tables(text: str) -> list[Block]:
 
 
 def _sections(text: str) -> list[Block]:
-    """Return the tables of text whose lines begin with the name of a table and `Header` or `Data`."""
+    """Return the tables of text in which each line begins with the name of a table, followed by `Header` or `Data`."""
     tables: dict[str, Block] = {}
     for number, line in enumerate(text.splitlines()):
         name, _, rest = line.partition(",")
@@ -138,7 +139,7 @@ def _is_filler(word: str) -> bool:
 
 
 def _has_footers(table: Block, blocks: Sequence[Block]) -> bool:
-    """Return whether there are lines below a table that are fewer than its rows and are not rows themselves."""
+    """Return whether there are lines below a table that are not rows, and fewer than its rows."""
     below = [line for block in blocks[blocks.index(table) + 1 :] for line in block.lines]
     separator = max(SEPARATORS, key=table.lines[0].count)
     signs = table.lines[-1].count(separator)
@@ -196,11 +197,11 @@ def _has_values(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def choose_kind(text: str) -> tuple[str, str] | None:
-    """Return the most frequent lines below their header and a note, for text in which the first cell of each line
-    states its kind.
+    """Return the lines of the most frequent kind, below their header, and a note. In such text, the first cell of each
+    line contains its kind.
 
-    Electricity markets and loggers write such text, with `I` for a header and `D` for a row. Return None for other
-    text.
+    Files of electricity markets and of some loggers have this form, with `I` for a header and `D` for a row. Return
+    None for other text.
     """
     if len(text) > MOST_CHARACTERS or KIND.match(text) is None:
         return None

@@ -112,8 +112,8 @@ def _spaced(lines: Sequence[str], shown: int) -> str | None:
 
 
 def _timed_rows(lines: Sequence[str]) -> str | None:
-    """Return lines without a header, with tabs between their cells and column numbers as names. Return None unless all
-    lines have as many cells and the cells of one column are times."""
+    """Convert lines without a header to text with tabs between the cells, and with numbers as column names. Return None
+    unless all lines have equally many cells and one column contains times."""
     rows = [split_spaces(line) for line in lines]
     width = len(rows[0]) if rows else 0
     if len(rows) < FEWEST_LINES or width < FEWEST_CELLS or any(len(row) != width for row in rows):
@@ -127,7 +127,7 @@ def _timed_rows(lines: Sequence[str]) -> str | None:
 def _rows_of_values(
     lines: Sequence[str], split: Callable[[str], list[str]], shown: int, *, is_named: bool = True
 ) -> str | None:
-    """Return the rows of a table, with tabs between their cells. Return None if there are none.
+    """Return the rows of a table, with tabs between the cells. Return None if there are none.
 
     Rows have as many cells as the header above them, or one more for a row number or year.
 
@@ -166,7 +166,7 @@ def _rows_of_values(
 
 
 def _names(line: str, split: Callable[[str], list[str]], count: int) -> list[str]:
-    """Return the cells of a header line. Names of several words are two spaces or more apart."""
+    """Return the cells of a header line. Names that consist of several words are separated by at least two spaces."""
     names, spaced = split(line), GAP.split(line.strip())
     return spaced if len(names) not in (count, count - 1) and len(spaced) == count else names
 
@@ -196,7 +196,8 @@ def count_titles(preview: Sequence[str]) -> int:
 
 
 def _are_aligned(lines: Sequence[str]) -> bool:
-    """Return whether most lines have as many cells, separated by at least two spaces, as the header if there is one."""
+    """Return whether most lines have as many cells as the header, or as each other if there is no header. Cells are
+    separated by at least two spaces."""
     counts = {line: len(GAP.split(line.strip())) for line in lines if not RULE.fullmatch(line)}
     found = [counts[line] for line in lines if line in counts]
     usual = max(found, key=found.count, default=0)

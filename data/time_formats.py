@@ -1,4 +1,4 @@
-"""Time formats of `datetime.strptime`: guesses of the format of a cell, and fast parsing of a column.
+"""Detect time formats of `datetime.strptime` from cells, and parse a column in one format quickly.
 
 Formats may contain %q for a quarter from 1 to 4. They may begin with the language of their month names, as in
 `de:%d %B %Y`.

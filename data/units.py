@@ -101,7 +101,7 @@ def split_units(cells: Any) -> Units | None:
     is_multiple = set(present) <= MULTIPLES.keys() and not _any(cells, SPACE_BEFORE)
     if is_multiple and (len(present) > 1 or (has_bare and present[0] not in RARE)):
         example = cells.filter(pc.fill_null(pc.not_equal(written, ""), False))[0].as_py()
-        note = f"{_multiples(present)}, such as {example!r}; cells without one are in the base unit"
+        note = f"{_multiples(present)}, such as {example!r}; cells without one of them are in the base unit"
         return Units(chunked, _factors(encoded, [MULTIPLES.get(unit, 1.0) for unit in units]), "", note)
     if (pc.sum(is_not_zero).as_py() or 0) > MOST_BARE * seen:
         return None

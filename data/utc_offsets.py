@@ -60,7 +60,8 @@ UTC: Final = UtcOffsets()
 
 
 def shown_offsets(column: Any) -> np.ndarray | None:
-    """Return the offsets `[N]` in seconds that the times of a table state. Return None unless each cell states one."""
+    """Return the UTC offsets `[N]` in seconds that the times of a table contain. Return None if a time
+    has no offset."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

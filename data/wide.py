@@ -79,7 +79,8 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
 
 
 def _clock_row(table: Table, by: Sequence[str], steps: Sequence[str]) -> int | None:
-    """Return the row that has the times of the others, such as `Time [s]`, or None if there is none."""
+    """Return the index of a row that contains the times of the columns, such as `Time [s]`. Return None if there is
+    none."""
     for row, label in enumerate(table.columns[by[0]].to_pylist()):
         if time_unit(str(label)) is None:
             continue
@@ -124,7 +125,7 @@ def step_columns(names: Sequence[str]) -> list[str]:
 
 
 def _last(names: Sequence[str], goes_on: Callable[[str, str], bool]) -> list[str]:
-    """Return the longest run of names at the end in which each name continues the previous one."""
+    """Return the longest sequence of names at the end of the list in which each name continues the previous one."""
     count = min(len(names), 1)
     while count < len(names) and goes_on(names[-count - 1], names[-count]):
         count += 1
@@ -169,7 +170,7 @@ def _is_distinct(table: Table, by: Sequence[str]) -> bool:
 
 
 def is_there(column: Any) -> np.ndarray:
-    """Return an array `[N]` that says which cells are not missing."""
+    """Return whether each cell is present, `[N]`."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -180,8 +181,7 @@ def is_there(column: Any) -> np.ndarray:
 
 
 def has_digit(column: Any) -> np.ndarray:
-    """Return an array `[N]` that says which cells have a digit. It is true for all cells of columns that are not
-    text."""
+    """Return whether each cell contains a digit, `[N]`. This is true for all cells of columns that are not text."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

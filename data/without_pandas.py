@@ -7,7 +7,8 @@ from importlib.abc import MetaPathFinder
 
 
 class WithoutPandas(MetaPathFinder):
-    """Prevents the import of pandas. Put it first in `sys.meta_path`, in a process that does not need data frames."""
+    """Import hook that prevents the import of pandas. Insert it at the start of `sys.meta_path`, in a process that does
+    not need data frames."""
 
     def find_spec(self, name: str, path: object = None, target: object = None) -> None:
         if name == "pandas":

@@ -30,8 +30,8 @@ OFFSETS: Final = {**ABBREVIATED, "GMT": "+0000", "UTC": "+0000"}
 
 
 def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, Any]:
-    """Return times as the time columns of the table that a series was read from. Return a column `t` if the table has
-    none."""
+    """Write times in the format of the time columns of the table from which a series was read. If the table has none,
+    return a column `t`."""
     import pyarrow as pa
 
     if not series.clock_columns:
@@ -92,7 +92,7 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
 
 
 def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Return times as hours, minutes and seconds, written like the last cell.
+    """Write times as hours, minutes and seconds, in the format of the last cell.
 
     They are times of day if the column starts again at midnight.
     """
@@ -141,8 +141,8 @@ def _local_moments(series: Series, times: np.ndarray, offset: timedelta | None) 
 
 
 def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -> list[str] | None:
-    """Return times in a strptime format. Return None if the format cannot express them, such as 30 s without
-    seconds."""
+    """Write times in a strptime format. Return None if the format cannot represent them, such as 30 s in a format
+    without seconds."""
     import pyarrow as pa
 
     offset, zone, shown = None, "", ""
@@ -166,7 +166,7 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Return times in ISO 8601 with the precision of the cell, or with a higher precision if the times need it."""
+    """Write times in ISO 8601 with the precision of the cell, or with a higher precision if the times require it."""
     found = ISO_TIME.match(cell)
     zone = (found["zone"] or "") if found else ""
     moments = _local_moments(series, times, _offset(zone))

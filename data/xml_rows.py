@@ -1,4 +1,5 @@
-"""Read XML and HTML as tables, from the elements that repeat most or the rows of the longest HTML table."""
+"""Read XML and HTML as tables. The rows are the elements that repeat most often, or the rows of the
+longest HTML table."""
 
 from __future__ import annotations
 
@@ -84,7 +85,7 @@ def _parallel(element: Row) -> dict[str, list[str]]:
 
 
 class _Elements:
-    """Builds nested dictionaries from the elements of a document.
+    """Converts the elements of a document to nested dictionaries.
 
     Each dictionary has the attributes and elements of one element. Elements with the same name form a list.
     """

@@ -1,4 +1,4 @@
-"""Read columns of time zones next to local times, such as EST and EDT."""
+"""Read columns that contain the time zones of local times, such as EST and EDT."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def is_local(column: Any) -> bool:
 
 
 def zone_minutes(column: Any) -> dict[str, int]:
-    """Return the UTC offset in minutes of each time zone in a column that only has time zones. The result is empty for
-    other columns."""
+    """Return the UTC offset in minutes of each time zone in a column. The result is empty unless all cells are time
+    zones."""
     import pyarrow as pa
 
     cells = sample(column).unique().to_pylist() if pa.types.is_string(column.type) else []
@@ -46,7 +46,7 @@ def zone_minutes(column: Any) -> dict[str, int]:
 
 
 def zone_offsets(column: Any) -> Any:
-    """Return the time zones of a column as UTC offsets +hh:mm, with null for empty cells."""
+    """Return the time zones of a column as UTC offsets in the form +hh:mm. Empty cells are null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -57,14 +57,14 @@ def zone_offsets(column: Any) -> Any:
 
 
 def unzoned(texts: list[str]) -> Any:
-    """Return times without the offset at their end."""
+    """Return times without the UTC offset at their end."""
     import pyarrow as pa
 
     return pa.array([re.sub(r" ?[+-]\d\d:?\d\d$", "", text) for text in texts])
 
 
 def zone_cells(texts: list[str], column: Any) -> Any:
-    """Return the time zones of times that end with an offset, with the names that the column has for them."""
+    """Return the time zones of times that end with a UTC offset, with the names that the column uses for them."""
     import pyarrow as pa
 
     names = {minutes: name for name, minutes in zone_minutes(column).items()}

@@ -88,7 +88,7 @@ def exports() -> Iterator[Kind]:
     )
     yield plain(
         "numbered records", plc.encode(), [t + timedelta(days=20) for t in HOURS],
-        note="left out, counts of rows or times: 'Record'",
+        note="left out, row numbers or elapsed times: 'Record'",
     )  # fmt: skip
 
 
@@ -179,7 +179,7 @@ def agencies() -> Iterator[Kind]:
     co2 = "# CO2\nyear,month,decimal date,average\n" + rows(
         lambda t, v: f"{t.year},{t.month},{t.year + (t.month - 0.5) / 12:.4f},{v}", MONTHS
     )
-    yield plain("decimal dates", co2.encode(), MONTHS, "average", note="of the calendar: 'decimal date'")
+    yield plain("decimal dates", co2.encode(), MONTHS, "average", note="calendar columns: 'decimal date'")
     two = {f"servers.{name}": (seconds(HOURS), {"value": VALUES}) for name in "ab"}
     points = [(name, int(t), v) for t, v in zip(seconds(HOURS), VALUES, strict=True) for name in "ab"]
     text = "\n".join(f"servers.{name} {v} {t}" for name, t, v in points)
@@ -196,7 +196,9 @@ def ambiguous() -> Iterator[Kind]:
 
     def made(name: str, header: str, write: Callable[[str, float], str], column: str, note: str) -> Kind:
         text = header + "\n" + "\n".join(write(t, v) for t, v in zip(day_first, values, strict=True))
-        return plain(f"day first by {name}", text.encode(), EARLY, column, values=values, note=f"day first, as {note}")
+        return plain(
+            f"day first by {name}", text.encode(), EARLY, column, values=values, note=f"day first, because {note}"
+        )
 
     yield made("decimal commas", "at;y", lambda t, v: f"{t};{decimal_comma(v)}", "y", "the file has decimal commas")
     yield made("semicolons", "at;y", lambda t, v: f"{t};{v}", "y", "semicolons separate")

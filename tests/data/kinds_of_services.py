@@ -195,6 +195,6 @@ def laboratories() -> Iterator[Kind]:
     yield Kind(
         "gnuplot blocks",
         f"# time value\n{blocks}\n".encode(),
-        refused="50% of the rows repeat a time",
+        refused="50% of the rows repeat the time of another row",
         mended={"time": "time"},
     )
