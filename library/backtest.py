@@ -232,9 +232,8 @@ def backtest(
     Args:
         rate: Alarm rate, such as "1/day" or 0.001. See `rfa.detect`.
         alarm: Other alarm options, with the names of the fields of `alarm` in `POST /filter`.
-        windows: Labelled time windows in which something was wrong. They are pairs of times in seconds since 1970, or a
-            file with the columns `from` and `to` and, for windows of single series, key columns. Both ends belong to
-            the window.
+        windows: Labelled time windows of known anomalies. They are pairs of times in seconds since 1970, or a file with
+            the columns `from` and `to` and, for windows of single series, key columns. Both ends belong to the window.
         horizon: Horizons whose coverage is reported in addition to that of the next row.
         data, time, columns, by, model, system, levels, tz: See `rfa.filter`.
 

@@ -42,8 +42,8 @@ class Data(Protocol):
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
-        """Return a table of new rows. Each has the keys of one of `rows`, its time in `clock`, and the columns
-        `new`."""
+        """Return a table of new rows. They consist of the keys of the existing rows `rows`, the times in `clock` and
+        the columns `new`."""
         ...
 
 

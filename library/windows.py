@@ -1,4 +1,4 @@
-"""Read labelled time windows, in which something was wrong."""
+"""Read labelled time windows of known anomalies."""
 
 from __future__ import annotations
 

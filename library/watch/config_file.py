@@ -1,4 +1,4 @@
-"""Reading of the configuration file of `rfa watch`. Errors name the line or key and what is allowed."""
+"""Read the configuration file of `rfa watch`. Errors name the line or the key, and what is allowed."""
 
 from __future__ import annotations
 

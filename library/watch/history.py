@@ -117,7 +117,7 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
 
 
 def counter_rates(times: Array, values: Array) -> tuple[Array, Array]:
-    """Return the times and rates per second of a counter, from its second number on.
+    """Return the times and rates per second of a counter, from its second value on.
 
     If a counter has decreased, it is assumed that it was reset to 0 in between.
     """

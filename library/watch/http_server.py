@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             reply = route(body, {name.lower(): value for name, value in self.headers.items()})
         except Exception:
-            logger.exception("%s %s failed", self.command, path)
+            logger.exception("request %s %s failed with an unexpected error", self.command, path)
             reply = Reply(500, b"internal error\n")
         self._send(reply)
 
@@ -115,7 +115,7 @@ class HttpServer(ThreadingHTTPServer):
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log an error of a connection at debug level, because clients may disconnect at any time."""
-        logger.debug("a connection was closed early", exc_info=True)
+        logger.debug("a client closed its connection early", exc_info=True)
 
     def close(self) -> None:
         """Stop serving and close the socket."""
