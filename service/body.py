@@ -284,7 +284,7 @@ class StrictJSONRoute(APIRoute):
         """
         memory: MemoryBudget | None = scope["app"].state.memory
         if memory is None:
-            raise NotReady("The bundles are not loaded.")
+            raise NotReady("The bundles are not loaded yet; try again later.")
         with memory.take(0) as lease:
             scope.setdefault("state", {})["lease"] = lease
             await super().handle(scope, receive, send)

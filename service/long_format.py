@@ -111,7 +111,7 @@ def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Ke
 
 def too_many_series(most: int) -> InvalidRequest:
     """Return the error for too many series."""
-    message = f"by must result in at most {most} series on this server; send the series in several requests"
+    message = f"by must divide the rows into at most {most} series on this server; send them in several requests"
     return InvalidRequest(message, param="by", code="too_large")
 
 

@@ -71,7 +71,7 @@ class Boundary(Middleware):
 
 
 class _CountedMessages:
-    """Wraps `receive` and `send` for one request, and counts the messages in its record."""
+    """Wraps `receive` and `send` of one request, and counts its messages in the record of the request."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._scope = scope
@@ -158,7 +158,7 @@ class _CountedMessages:
 
 
 class _CountedFrames:
-    """Wraps `Frames`, and counts the frames and their bytes in the record."""
+    """Wraps `Frames`, and counts the frames and their bytes in the record of the request."""
 
     def __init__(self, frames: Frames, record: Record) -> None:
         self._frames = frames

@@ -121,8 +121,8 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
         valid_name = next((quota for quota in get_args(QuotaName) if quota == name), None)
         if valid_name is None or not equals:
             raise ConfigurationError(
-                f"API key {number} must be printable ASCII without spaces, followed by quotas such as requests=5: "
-                + ", ".join(get_args(QuotaName))
+                f"API key {number} must be printable ASCII without spaces; the only words after it are quotas such as "
+                "requests=5, with a name among " + ", ".join(get_args(QuotaName))
             )
         if valid_name in quotas:
             raise ConfigurationError(f"API key {number}: {valid_name} is set twice; remove one of them")
@@ -136,7 +136,7 @@ def _limit(text: str, subject: str) -> float:
     except ValueError:
         limit = math.nan
     if not 0 < limit < math.inf:
-        raise ConfigurationError(f"{subject} must be a positive number or off")
+        raise ConfigurationError(f"{subject} must be a positive number or off, got {text!r}")
     return limit
 
 
@@ -153,6 +153,6 @@ def _lines(path: Path) -> list[str]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigurationError(f"the file {str(path)!r} in api_keys_file cannot be read: {reason}") from None
     return [line for line in lines if not line.lstrip().startswith("#")]

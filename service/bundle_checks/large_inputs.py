@@ -52,7 +52,7 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
         try:
             run_golden(loose, batched, bundle.weights())
         except GoldenMismatch as error:
-            raise BundleError(f"golden.json, in a batch of several rows: {error}") from None
+            raise BundleError(f"golden.json, with cases repeated in a batch: {error}") from None
     for name, graph in bundle.manifest.graphs.items():
         _run_longest(graph, sessions[name], LONGEST[bundle.kind])
 
@@ -84,7 +84,7 @@ class _BatchedSession:
         if name not in self._batched:
             return array
         if len(array) != self._count:
-            raise ValueError(f"{name} has {len(array)} rows instead of {self._count}")
+            raise ValueError(f"output {name} has {len(array)} rows instead of {self._count}")
         distance = (
             np.abs(np.subtract(array, array[:1], dtype=np.float64)).reshape(len(array), -1).max(axis=1, initial=0)
         )

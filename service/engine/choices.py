@@ -25,7 +25,7 @@ ModelChoice = ResolvedChoice | WithCovariates
 
 @dataclass(frozen=True)
 class StateKind:
-    """The model to which a state belongs.
+    """Identity of the model to which a state belongs, and the size of its states.
 
     Attributes:
         digest: Digest of the model.

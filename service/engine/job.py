@@ -41,7 +41,7 @@ class TimeSlice(Protocol):
 
 
 class Job:
-    """A request in the engine.
+    """A request that the engine processes.
 
     A worker thread calls `emit`, `finish` and `fail`. The event loop calls `events`, `result` and `cancel`.
 
@@ -143,7 +143,7 @@ class Job:
         """End the job with an error. Unexpected errors are logged, and the client receives an internal error."""
         self.done = True
         if not isinstance(error, NAMED):
-            logger.error("request failed", exc_info=error)
+            logger.error("a request failed with an unexpected error", exc_info=error)
         self._outbox.append(as_service_error(error))
 
     def outcome(self) -> tuple[list[Any], Any]:

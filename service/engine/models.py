@@ -57,7 +57,7 @@ class Models:
 
 
 def find_model(models: Mapping[str, Any], name: str | None, kind: str) -> Any:
-    """Return the model with a name, or the first one if the name is None.
+    """Return the model with this name, or the first model if the name is None.
 
     Raises:
         NotFound: If there is no such model. The message names the `kind` of model.

@@ -126,7 +126,7 @@ class Scheduler:
         """
         with self._lock:
             if self._draining or self._closing:
-                raise NotReady("The server is shutting down.")
+                raise NotReady("The server is shutting down; try again later.")
             self._start_clock()
             if job.is_stream:
                 self._admit_stream(job)
@@ -200,7 +200,7 @@ class Scheduler:
         with self._lock:
             unfinished = list(self._jobs)
         for job in unfinished:
-            job.fail(NotReady("The server is shutting down."))
+            job.fail(NotReady("The server is shutting down; try again later."))
             send_events([job])
 
     def _serve(self) -> None:
@@ -235,12 +235,12 @@ class Scheduler:
             if len(jobs) == 1:
                 jobs[0].fail(error)
                 return
-            logger.warning("a quantum with %d requests failed; each is now retried alone", len(jobs), exc_info=error)
+            logger.warning("a step of %d requests failed; each of them is now retried alone", len(jobs), exc_info=error)
             for job in jobs:
                 self._advance([job])
 
     def _run_quick(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Advance the jobs that were resumed on an event loop by one quantum. This runs on the loop."""
+        """Advance the jobs that were resumed on an event loop by one quantum. This method runs on the event loop."""
         queue = self._quick[loop]
         stages: dict[Stage, list[Job]] = {}
         for _ in range(min(QUICK_ROWS, len(queue))):
@@ -359,7 +359,7 @@ class Scheduler:
         for job in jobs:
             job.interrupted = True
             if self._dequeue(job):
-                job.fail(NotReady("The server is shutting down."))
+                job.fail(NotReady("The server is shutting down; try again later."))
                 send_events([job])
             elif self._unpark(job):
                 self._queue(job)

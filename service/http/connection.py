@@ -39,7 +39,7 @@ TCP_CLOSE = 7  # the kernel's state of a socket that the client has reset
 
 @dataclass
 class ConnectionManager:
-    """Manages the connections of one server process, and their limits.
+    """Manages the connections of one server process and enforces their limits.
 
     Args:
         app: ASGI application.

@@ -273,7 +273,7 @@ class HTTPConnection(Connection):
     def _feed_parser(self, parser: h11.Connection) -> bool:
         if not self._unread:
             if self._is_half_closed:
-                raise MalformedRequest("The body ended before the length given by Content-Length.")
+                raise MalformedRequest("The request body is shorter than its Content-Length.")
             return False
         size = CHUNKED_SLICE_BYTES if self._body_is_chunked else PLAIN_SLICE_BYTES
         piece = bytes(self._unread[:size])

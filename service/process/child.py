@@ -125,7 +125,7 @@ class ServerProcess:
         except Exception as error:
             is_refusal = isinstance(error, (ValueError, OSError))  # their messages are for the operator
             if not is_refusal:
-                logger.exception("loading failed")
+                logger.exception("the bundles could not be loaded")
             await self._channel.send("failed", reason=error_reason(error), refused=is_refusal)
             return None
         labels = ", ".join(map(_label, models.facts))

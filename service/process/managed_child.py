@@ -1,4 +1,4 @@
-"""Server processes as the supervisor manages them."""
+"""Objects with which the supervisor starts server processes and communicates with them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StartedProcess:
 
 
 class Child:
-    """A server process that has received its settings, as the supervisor manages it.
+    """A server process that has received its settings, from the point of view of the supervisor.
 
     Attributes:
         snapshot: Bundles that the process serves or is loading.
@@ -136,7 +136,7 @@ class Child:
         if self._asked is None or self._answer is None or self._answer.done() or generation != self._asked.generation:
             return
         if reason is None and version != self._asked.version:
-            reason = f"the process loaded version {version} of the bundles instead"
+            reason = f"the process loaded version {version} of the bundles instead of {self._asked.version}"
         self._answer.set_result(reason)
 
     def close(self) -> None:

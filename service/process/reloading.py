@@ -168,7 +168,7 @@ class Reloader:
         except (BundlesRefused, ReloadAborted) as error:
             await self._abort(snapshot, "refused" if isinstance(error, BundlesRefused) else "aborted", str(error))
         except Exception as error:  # later requests to reload must still be handled
-            logger.exception("reloading failed")
+            logger.exception("the bundles could not be reloaded")
             await self._abort(snapshot, "aborted", error_reason(error))
         else:
             # `_prepare` has found that all serving processes are prepared. There is no `await` between this and the

@@ -58,7 +58,7 @@ async def get_engine(request: Request) -> Engine:
     """
     engine: Engine | None = request.app.state.engine
     if engine is None:
-        raise NotReady("The bundles are not loaded.")
+        raise NotReady("The bundles are not loaded yet; try again later.")
     engine.switch_when_due()
     return engine
 
@@ -89,7 +89,7 @@ _EXAMPLES: dict[type[ServiceError], ServiceError] = {
     InvalidRequest: InvalidRequest(
         "observations[2] has 3 values, but model 'oscillator' takes 2", param="observations[2]", code="shape_mismatch"
     ),
-    NotReady: NotReady("The bundles are not loaded."),
+    NotReady: NotReady("The bundles are not loaded yet; try again later."),
     EngineFailure: EngineFailure(
         "The model computed a value that is not finite for this request.", code="non_finite_output"
     ),
@@ -217,7 +217,7 @@ async def _with_terminal_error(first: Any, documents: AsyncIterator[Any]) -> Asy
             yield document
     except Exception as error:
         if not isinstance(error, NAMED):
-            logger.exception("stream failed")
+            logger.exception("a streamed reply failed with an unexpected error")
         yield as_service_error(error).payload()
 
 
@@ -273,7 +273,7 @@ async def _rest(buffered: list[bytes], following: AsyncIterator[bytes]) -> Async
             yield piece
     except Exception as error:
         if not isinstance(error, NAMED):
-            logger.exception("reply failed")
+            logger.exception("a reply failed with an unexpected error")
         logger.warning("a reply was interrupted by an error: %s", as_service_error(error).message)
         raise ReplyCut from None
 

@@ -101,7 +101,7 @@ async def _serve(connection: HTTPConnection, socket: JsonSocket) -> None:
         raise
     except Exception as error:
         if not isinstance(error, NAMED):
-            logger.exception("stream failed")
+            logger.exception("a live stream failed with an unexpected error")
         document, code = _terminal(error)
     await socket.end(document, code)
 
@@ -121,7 +121,7 @@ async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDo
     state = connection.app.state
     engine: Engine | None = state.engine
     if engine is None:
-        raise NotReady("The bundles are not loaded.")
+        raise NotReady("The bundles are not loaded yet; try again later.")
     request = await _read_request(socket, state.settings.limits.body_timeout_seconds)
     client = client_of(connection)
     with client.stream(), state.memory.take(0) as lease:
@@ -227,7 +227,7 @@ async def _read(socket: JsonSocket, stream: LiveStream, pace: Callable[[int], fl
     except NAMED as error:
         job.close(as_service_error(error))
     except Exception as error:
-        logger.exception("stream failed")
+        logger.exception("a live stream failed with an unexpected error")
         job.close(as_service_error(error))
 
 

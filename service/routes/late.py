@@ -1,4 +1,4 @@
-"""Window for rows that arrive late in a stream, as a request describes it."""
+"""Convert the options of a request for late rows to the options of the runtime."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class LiveStream:
                 expected = (
                     f"a list of at most {leads} values"
                     if name in self.known
-                    else "a column that `known` of the first frame lists"
+                    else "one of the columns that `known` lists in the first frame"
                 )
                 raise InvalidRequest(f"known.{name} must be {expected}.", param=f"known.{name}", code="known_mismatch")
         found = np.full((leads, len(self.known)), np.nan)

@@ -21,7 +21,7 @@ NO_OTHERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 @contextmanager
 def errors_name(field: str) -> Iterator[None]:
-    """Context manager that replaces the field `state` by another field in errors."""
+    """Context manager that replaces the field name `state` in errors by the name of another field."""
     try:
         yield
     except (InvalidInput, InvalidRequest, NotFound, Conflict) as error:

@@ -155,7 +155,7 @@ def _read_password(path: Path | None) -> str | None:
     try:
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ValueError(f"the file {str(path)!r} in sessions_password_file cannot be read: {reason}") from None
     if not password:
         raise ValueError(f"the file {str(path)!r} in sessions_password_file contains no password")

@@ -141,8 +141,11 @@ def test_a_check_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        ("wrong, rows see each other", r"golden\.json, in a batch of several rows: case \d, step\.\w+ differs"),
-        ("memory, outer products of the batch", r"golden\.json, in a batch of several rows: step failed to run"),
+        ("wrong, rows see each other", r"golden\.json, with cases repeated in a batch: case \d, step\.\w+ differs"),
+        (
+            "memory, outer products of the batch",
+            r"golden\.json, with cases repeated in a batch: step failed to run",
+        ),
         (
             "memory, stretched constant",
             r"step\.onnx: ONNX Runtime cannot load the graph|golden\.json: step failed to run",

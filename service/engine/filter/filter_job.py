@@ -147,7 +147,7 @@ class FilterJob(RecurrentJob):
         elif self.interrupted and self.is_streamed and self.position:
             self._finish_with("cancelled")  # a later request can continue after the steps that were sent
         elif self.interrupted:
-            self.fail(NotReady("The server is shutting down."))
+            self.fail(NotReady("The server is shutting down; try again later."))
 
     def no_steps(self) -> Steps:
         """Return empty outputs, for zero observations."""

@@ -170,7 +170,7 @@ class ManyStage:
     def run(self, jobs: Sequence[ManyJob]) -> None:
         for job in jobs:
             if job.interrupted:
-                job.fail(NotReady("The server is shutting down."))
+                job.fail(NotReady("The server is shutting down; try again later."))
                 continue
             own, *others = job.workers
             futures = [] if self._pool is None else [

@@ -58,7 +58,7 @@ class RecurrentJob(Job):
 
     @property
     def rows(self) -> int:
-        """Cost of the next observation. An expensive observation is processed in its own quantum."""
+        """Cost of the next observation in rows. An expensive observation is processed in its own quantum."""
         if self.is_behind:
             t: float | None = self._late_window.next_row.t
         else:

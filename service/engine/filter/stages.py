@@ -211,7 +211,7 @@ class SequenceStage:
     def run(self, jobs: Sequence[SequenceJob]) -> None:
         for job in jobs:
             if job.interrupted:
-                job.fail(NotReady("The server is shutting down."))
+                job.fail(NotReady("The server is shutting down; try again later."))
                 continue
             try:
                 self._advance(job)

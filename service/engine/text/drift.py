@@ -172,7 +172,7 @@ def drift_steps(sample: DriftSample, tally: DriftTally) -> Generator[bool]:
             mine, other = (_log_probabilities(model, context, token) for context in contexts)
             nats = float((np.exp(mine) * (mine - other)).sum())
             if not np.isfinite(nats):
-                raise ValueError("a probability is not finite")
+                raise ValueError("the model computed a probability that is not finite")
             tally.tokens += 1
             tally.nats += max(nats, 0.0)  # rounding may make it negative
             tally.agreed += int(mine.argmax() == other.argmax())

@@ -59,7 +59,7 @@ class PrefillStage:
         if not job.prompt:
             self._tokenize_piece(job)
         if job.interrupted:
-            raise NotReady("The server is shutting down.")
+            raise NotReady("The server is shutting down; try again later.")
         if job.is_overdue:
             self._decode.finish(job, None)
             return None
