@@ -66,7 +66,7 @@ class _ViewModel(models.PrimitiveModel):  # type: ignore[misc]
 
 
 def content_type(kind: types.Type) -> types.Type:
-    """Return a type in which each view is replaced by its content."""
+    """Return a type in which each type of a view is replaced by the type of its content."""
     if isinstance(kind, ViewType):
         return kind.content
     if isinstance(kind, types.BaseTuple):

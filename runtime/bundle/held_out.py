@@ -44,7 +44,7 @@ def spacing(held_out: Windows) -> int:
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """Return the tokens of the first windows, from the start of the window to a row."""
+    """Return the tokens of the first held-out windows. Each list begins at the start of a window and ends at a row."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()

@@ -1,4 +1,4 @@
-"""The model `auto`, a bank of local filters for any numbers, which is applied to each column separately (see
+"""The model `auto`, a bank of local filters for series of any kind, which is applied to each column separately (see
 `auto_numba`).
 
 It requires neither training nor a bundle. Its intervals start from the normal distribution. They adapt to the errors of

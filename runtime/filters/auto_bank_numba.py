@@ -51,7 +51,7 @@ def sum_kinds(state, start):
 
 @inline_jit
 def slot_of(state, j, ahead):
-    """Return the slot of profile j at the time `ahead` after the last observation."""
+    """Return the slot of profile j that belongs to the time `ahead` after the last observation."""
     slots, turns = int(state[at.USED + j]), (state[at.ELAPSED] + ahead) / state[at.PERIOD + j]
     # Even steps are in the middle of slots, so that rounding does not move them.
     return int((turns - np.floor(turns)) * slots + 0.5) % slots
@@ -59,7 +59,7 @@ def slot_of(state, j, ahead):
 
 @inline_jit
 def set_reach(state, steps):
-    """Compute, for each trend, by how much a slope of 1 changes the level over `steps` typical lags."""
+    """Compute, for each filter with a trend, the change of the level over `steps` typical lags for a slope of 1."""
     for trend in range(at.TRENDS):
         reach = (1 - np.exp(at.LOG_DAMPING[trend] * steps)) / (1 - at.DAMPING[trend])
         for j in range(at.PROFILES):
@@ -171,8 +171,8 @@ def _independent_errors(state, lead):
 
 @inline_jit
 def _error_growth(steps, walk, line):
-    """Return the ratio of the squared errors `steps` ahead and one step ahead. It is the sum of parts of a level, a
-    walk and a line."""
+    """Return the ratio of the squared error `steps` ahead to that one step ahead. It is the sum of the contributions of
+    a level, a random walk and a line."""
     return max(1 + (steps - 1) * walk + max(steps * steps - 1, 0.0) * line, LEAST_GROWTH)
 
 

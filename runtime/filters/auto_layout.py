@@ -1,13 +1,13 @@
-"""Memory layout of `auto`: the positions of the values of a column in its state, its memory and the scratch.
+"""Memory layout of `auto`: the positions of the values of a column in its state, its memory and the scratch arrays.
 
-A state consists of SMALL values and the due times of pending forecasts. An observation changes the former in a copy
-until it is accepted. A memory contains profiles, pending forecasts and the last observations, which `remember` changes
-once the observation is accepted.
+A state consists of SMALL values and the due times of pending forecasts. The kernels update a copy of the values, which
+is stored when the observation is accepted. A memory contains profiles, pending forecasts and the last observations,
+which `remember` changes once the observation is accepted.
 
 The bank has BANK filters, one for each combination of a kind of filter and a profile. Each filter has a lane, which is
 an index in all arrays of the bank. Loops over adjacent lanes without branches become vector instructions. The scratch
-and the copy of the state are parts of one array, so the compiler can determine that they do not overlap. Values of a
-profile are repeated for each of its lanes.
+arrays and the copy of the state are parts of one array, so the compiler can determine that they do not overlap. Values
+of a profile are repeated for each of its lanes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The filter of `auto`: a bank of local filters with level, trend and season, for one column of any numbers.
+"""The filter of `auto`: a bank of local filters with level, trend and season, for one column of any kind of series.
 
 Each filter i of the bank is a Kalman filter of a small system. It observes the column minus a profile j of its season:
 
@@ -76,7 +76,7 @@ OUTLIERS = (0.02, 10.0)
 
 
 def _by_lane(levels, trends):
-    """Return the value of each kind, repeated for all profiles."""
+    """Return the values of the eight kinds of filters, repeated for each profile."""
     kinds = np.concatenate((np.broadcast_to(levels, at.LEVELS), np.broadcast_to(trends, at.TRENDS)))
     return np.tile(kinds, at.PROFILES)
 

@@ -23,7 +23,7 @@ ODD = 0.5
 
 @inline_jit
 def add_to_profiles(state, memory, rest, unit):
-    """Update the profiles with a value."""
+    """Update the seasonal profiles with an observed value."""
     for j in range(1, at.PROFILES):
         slots = int(state[at.USED + j])
         if slots == 0:

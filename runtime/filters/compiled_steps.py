@@ -163,7 +163,7 @@ class CompiledSteps:
         return state
 
     def adopt(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the field of the pool that stores a state, for the parts of the state."""
+        """Return a state in the form in which the pool stores it, given its parts."""
         return {STATE: self.joined(tensors)}
 
     def begin(self) -> None:
@@ -175,7 +175,7 @@ class CompiledSteps:
         disable_compilation(self._kernel)
 
     def parts(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the parts of a state. This is the inverse of `adopt`."""
+        """Return the parts of a state that the pool stores. This is the inverse of `adopt`."""
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
@@ -212,7 +212,7 @@ def _prior(config: LinearFilterConfig) -> dict[str, Array]:
 
 
 def _moves_of(system: LinearSystem, horizon: tuple[float, ...]) -> Array:
-    """Return F and Q `[H, 2, n, n]` over each horizon."""
+    """Return the transition matrix F and the process noise Q over each horizon, `[H, 2, n, n]`."""
     moves: Array = transition_numba.transitions(np.array(horizon, np.float64), system.modes)
     return moves
 

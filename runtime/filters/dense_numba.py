@@ -120,8 +120,8 @@ def _innovate(work, sizes):
 
 @inline_jit
 def _compare(work, sizes, inverse_nu):
-    """Compare the predictions of the alternative state and the filter, and compute the growth of the prior at a
-    jump."""
+    """Compare the prediction of the alternative state with that of the filter. Also compute the factor by which the
+    prior grows at a jump."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for i in range(n):

@@ -1,4 +1,4 @@
-"""Runs a filter bundle on many streams at once or on whole sequences, with states that can be stored.
+"""Run a filter bundle on many streams at once or on whole sequences, with states that can be stored.
 
 The states of streams are in a pool. Linear filters are compiled. Deep filters run on the graphs of their bundle in ONNX
 Runtime, and support attention mode. Random numbers depend only on the seed and the position in the stream. Therefore

@@ -112,7 +112,7 @@ def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = 
 def _stacked(posteriors: Sequence[Gaussian]) -> tuple[Array, Array]:
     """Return P⁻¹ and P⁻¹ m of each posterior."""
     if not posteriors:
-        raise ValueError("posteriors must not be empty")
+        raise ValueError("posteriors must not be empty; pass at least one posterior")
     shape = np.shape(posteriors[0].mean)[-1:]
     parts = [_information(f"posteriors[{i}]", posterior, shape) for i, posterior in enumerate(posteriors)]
     information, evidence = (np.stack(part) for part in zip(*parts, strict=True))

@@ -54,8 +54,8 @@ class LinearFilterConfig(StrictConfig):
         offset: Offset b of the observations, `[P]`. null means zero.
         nu: Degrees of freedom > 2. null means the Kalman filter.
         inner: Number of reweighting passes K.
-        initial_mean, initial_covariance: Prior of the state at the first observation. null means zero and for the
-            stationary covariance.
+        initial_mean, initial_covariance: Prior of the state at the first observation. By default, the mean is zero and
+            the covariance is the stationary covariance.
         contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
         reacquire: Number of consecutive outliers >= 2 that agree with each other, after which the state jumps. With
             null, the state never jumps (`rfa.model.recurrence.dense`).

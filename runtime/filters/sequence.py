@@ -177,7 +177,8 @@ def _look_back(
     runtime: FilterRuntime, pieces_of_traces: list[Traces], readout: Readout, options: FilterOptions,
     pieces: list[Steps],
 ) -> Generator[None, None, tuple[list[SmoothedStep], list[Array]]]:  # fmt: skip
-    """Return the smoothed states, and samples of every step if they are requested."""
+    """Return the smoothed states of a sequence. If samples are requested, also return samples of the states of every
+    step."""
     first, traces = int(pieces[0].outputs.position[0]), Traces.joined(pieces_of_traces)
     pieces_of_traces.clear()  # free the memory of the traces
     pattern = runtime.pattern_at(options.times[: traces.steps])

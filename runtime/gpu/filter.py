@@ -133,7 +133,7 @@ class TorchSeries:
         return check_golden(self._bundle, {NETWORK: NetworkSession(self)})
 
     def answers(self, tokens: Array, lags: Array, asked: Array) -> Array:
-        """Return the quantiles `[N, K, Q]` for a new stream. See `SeriesSession.run`."""
+        """Return the quantiles `[N, K, Q]` of a new stream. See `SeriesSession.run`."""
         patch = int(lags.max())
         is_whole = lags == patch
         begun = np.cumsum(is_whole) - is_whole

@@ -1,4 +1,5 @@
-"""Features and paths from averages over seasons, lines and means, and tokens of whole series.
+"""Compute features of tokens and paths from averages over seasons, regression lines and means, and the tokens of whole
+series.
 
 A path is a simple forecast at a horizon h, which is an input of the network. `tokens_numba.py` computes the value a
 season of lag p before the horizon (as it is, and shifted to the stream's level), and the last value. Let w be the mean
@@ -78,7 +79,7 @@ SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
 
 @inline_jit
 def _squash(x):
-    """Return asinh(x), in half the time of the library function."""
+    """Return asinh(x). This takes half the time of the library function."""
     size = abs(x)
     return np.float32(math.copysign(math.log(size + math.sqrt(size * size + 1)), x))
 
@@ -93,8 +94,8 @@ def _mean(ring, start, count):
 
 @inline_jit
 def _usable(cells):
-    """Return the number of cells of the ring that remain valid while a token is queried. The ring advances by less than
-    a patch in this time."""
+    """Return the number of cells of the ring buffer that remain valid while a token is queried. The buffer advances by
+    less than a patch in this time."""
     return min(cells, REACH - PATCH)
 
 

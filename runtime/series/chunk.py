@@ -89,7 +89,7 @@ def most_rows(size: int, output_cost: int) -> int:
 
 @inline_jit
 def _append_tokens(tokens, count, chunk, token):
-    """Append tokens to a chunk that contains `token` tokens."""
+    """Append `count` tokens to a chunk that already contains `token` tokens."""
     for k in range(count):
         copy1(tokens.features[k], chunk.tokens.features[token + k])
         chunk.tokens.ends[token + k], chunk.tokens.lags[token + k] = tokens.ends[k], tokens.lags[k]
@@ -98,7 +98,8 @@ def _append_tokens(tokens, count, chunk, token):
 
 @inline_jit
 def _append_queries(queries, count, chunk, query, token):
-    """Append queries to a chunk that contains `query` queries. The tokens that they refer to begin at index `token`."""
+    """Append `count` queries to a chunk that already contains `query` queries. The tokens that they refer to begin at
+    index `token`."""
     for k in range(count):
         copy1(queries.features[k], chunk.queries.features[query + k])
         source = queries.source[k]
@@ -111,7 +112,7 @@ def _append_queries(queries, count, chunk, query, token):
 
 @inline_jit
 def _append_rows(rows, count, chunk, row, query):
-    """Append rows to a chunk that contains `row` rows. Their queries begin at index `query`."""
+    """Append `count` rows to a chunk that already contains `row` rows. Their queries begin at index `query`."""
     target = chunk.rows
     for k in range(count):
         to = row + k

@@ -65,7 +65,7 @@ def clip_value(x, seen, state, offset):
 
 @inline_jit
 def _ranked(rank, count, state, start):
-    """Return the stored first value that has this rank."""
+    """Return the value with this rank among the first values of the stream, which its state contains."""
     for i in range(count):
         x, below = state[start + i], 0
         for j in range(count):

@@ -1,4 +1,4 @@
-"""Process a long piece of a series with the network on another device. Tokens and outputs are computed here.
+"""Process a long piece of a series with the network on another device. Its tokens and outputs are computed on the CPU.
 
 Results equal those of the compiled network up to rounding, and both write the same states, so a stream can continue on
 either. If the device runs out of memory or computes a number that is not finite, the rows are processed by compiled

@@ -81,17 +81,15 @@ def _add_offset(numbers, lead, error):
 
 @inline_jit
 def _least_scored(lead):
-    """Return the number of scored forecasts of a horizon that are informative, because forecasts that are pending at
-    the same time overlap.
-    """
+    """Return the number of scored forecasts from which the errors at a horizon have their full weight. It is at least
+    the number of pending forecasts, because their errors overlap."""
     return max(TRUSTED_FROM, np.float64(at.EXPERT_PENDING[lead]))
 
 
 @inline_jit
 def expert_weights(numbers, lead, out):
-    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which add up to one. At first, the network has
-    nearly one.
-    """
+    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which sum to one. At first, the network has
+    nearly the whole weight."""
     most, total = -np.inf, 0.0
     for k in range(at.EXPERT_COUNT):
         rate = _rate(numbers, lead, k)
@@ -109,9 +107,8 @@ def expert_weights(numbers, lead, out):
 
 @inline_jit
 def error_ratio(numbers, lead):
-    """Return the mean absolute error of the mixture over that of the network at a horizon, close to 1 before there are
-    many errors.
-    """
+    """Return the ratio of the mean absolute errors of the mixture and of the network at a horizon. It is close to 1
+    while there are few errors."""
     network = numbers[at.NETWORK_ERROR + lead]
     if not network > 0:
         return 1.0
@@ -137,9 +134,8 @@ def add_experts(numbers, memory, lead, cells, forecasts):
 
 @inline_jit
 def mean_error(numbers, lead, usual):
-    """Return the mean error of the means at a horizon: the usual one, plus the part of the difference that chance does
-    not explain.
-    """
+    """Return an estimate of the mean error of the forecast means at a horizon. It is `usual`, plus the part of the
+    difference of the observed mean error from `usual` that chance does not explain."""
     away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
     # Errors of overlapping forecasts may be correlated, by the correlation of two successive ones, which initially is
     # that of full overlap.

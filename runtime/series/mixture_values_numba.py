@@ -83,8 +83,8 @@ def set_season(numbers, memory, cell, unit, scratch):
 
 @inline_jit
 def without_oddity(numbers, value):
-    """Return the value. Return NaN if it is beyond all others and far from the last one. The next value is then
-    accepted."""
+    """Return the value. Return NaN if it is beyond all earlier values and far from the last one. In this case, the next
+    value is accepted."""
     is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
     is_far = abs(value - numbers[at.LATEST]) > ODD * numbers[at.CHANGE]
     is_odd = is_beyond and is_far and numbers[at.SEEN] >= ODD_FROM and numbers[at.WAS_ODD] == 0
@@ -136,7 +136,7 @@ def leave_out_first(numbers, memory, scratch):
 
 @inline_jit
 def _begin_again(numbers, memory, count):
-    """Process the first cells again with the current values of the ring."""
+    """Process the first cells again, with the current values of the ring buffer."""
     first = numbers[at.VALUES + 1]
     numbers[at.FIRST] = numbers[at.LEAST] = numbers[at.LARGEST] = first
     numbers[at.LATEST] = numbers[at.VALUES + count % at.RING]

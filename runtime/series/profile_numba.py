@@ -80,7 +80,7 @@ def _slot(numbers, moment):
 
 @inline_jit
 def _day_profile(numbers, memory, moment):
-    """Return d at a local time. Return NaN if there are no values."""
+    """Return the profile d of the day at a local time. Return NaN if there are no values."""
     k = _bin(numbers, moment)
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.float64(memory[at.DAY_PROFILE + k]) if memory[at.DAY_LAST + k] != UNSEEN else np.nan
@@ -94,7 +94,7 @@ def _day_profile(numbers, memory, moment):
 
 @inline_jit
 def _week_share(numbers, moment):
-    """Return q, the factor of the deviations of weekdays."""
+    """Return q, the factor by which the deviations of weekdays are multiplied."""
     if moment - numbers[at.PROFILE_BEGAN] < WEEK or not numbers[at.DAY_ERROR] > 0:
         return 0.0
     return 1 / (1 + (numbers[at.WEEK_ERROR] / numbers[at.DAY_ERROR]) ** SHARPNESS)
@@ -107,7 +107,8 @@ def _level_rows(numbers):
 
 @inline_jit
 def expected(numbers, memory, moment):
-    """Return p at a local time, relative to the first value of the column. Return NaN if there are no values."""
+    """Return the profile p at a local time, relative to the first value of the column. Return NaN if there are no
+    values."""
     if numbers[at.PROFILE_CYCLE] == 0:
         return np.nan
     share = _week_share(numbers, moment)

@@ -66,7 +66,7 @@ def column_size(count: int) -> int:
 
 @inline_jit
 def _difference(ring, first, stride, row, value, operator):
-    """Return D of a value at a row. Return MISSING if there are no earlier values.
+    """Apply the difference operator D to the value of a row. Return MISSING if there are no earlier values.
 
     The earlier values are `ring[first + stride * (row % RING)]`.
     """
@@ -113,7 +113,7 @@ def _solve(factor, count, right, out):
 
 @inline_jit
 def _fit(column, count, matrix, right, solved):
-    """Compute β and its shrunk form."""
+    """Compute the regression coefficients β, and the coefficients after shrinkage."""
     products, beta, shrunk = COLUMN + count, COLUMN + 2 * count, COLUMN + 3 * count
     largest, squares = COLUMN + 4 * count, COLUMN + 5 * count
     for i in range(count):
@@ -185,7 +185,7 @@ def _learn(shared, column, count, x, value, z, matrix, right, solved):
 
 @inline_jit
 def _effect(shared, column, count, x):
-    """Return β (x - x₀). If x is missing, its mean is used."""
+    """Return the effect β (x - x₀) of the covariates x of a row. If a covariate is missing, its mean is used."""
     total = 0.0
     for i in range(count):
         covariates = x[i] if x[i] == x[i] else shared[SHARED + count + i]
@@ -195,8 +195,8 @@ def _effect(shared, column, count, x):
 
 @inline_jit
 def _start(shared, x):
-    """Set x₀ of a stream from the covariates of its first row. A covariate that is missing there is set from the first
-    row that contains it."""
+    """Set the reference x₀ of a stream to the covariates of its first row. A covariate that is missing there is set
+    from the first row that contains it."""
     count = len(x)
     for i in range(count):
         if x[i] != x[i]:

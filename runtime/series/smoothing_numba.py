@@ -109,7 +109,7 @@ def update_profiles(numbers, memory, form, cell, begin):
 
 @inline_jit
 def replay(numbers, memory):
-    """Compute models and profiles again from the last values. This is done when a season has been found."""
+    """Compute the models and profiles again from the last values. This is done after a new season has been found."""
     cells = np.int64(numbers[at.CELLS])
     begin = cells - at.RING + 1 if cells > at.RING else 1
     for k in range(at.PROFILE, at.EXPERT_FORECAST):
@@ -220,7 +220,7 @@ def add_members(numbers, memory, lead, cells, base, log_base):
 
 @inline_jit
 def _reach(damping, lead):
-    """Return φ + … + φ^h."""
+    """Return the sum φ + … + φ^h for the damping factor φ and a horizon of h cells."""
     return lead if damping == 1.0 else damping * (1 - damping**lead) / (1 - damping)
 
 

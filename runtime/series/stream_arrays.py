@@ -49,7 +49,7 @@ class StoredStreams(NamedTuple):
 
 
 class StreamWork(NamedTuple):
-    """The streams of a call, `[S, P, …]`.
+    """Arrays of the streams that one call processes, `[S, P, …]`.
 
     Attributes:
         summary: Output of `write_summary` for the last token.

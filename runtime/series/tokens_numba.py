@@ -114,8 +114,8 @@ def observe(x, numbers, counts, ring, errors, since):
 
 @inline_jit
 def _restart(numbers, counts, errors, since):
-    """Reset a stream except for its clip state. Return one bit per cell that is set if the cell had a value. The first
-    cell is the lowest bit."""
+    """Reset a stream except for its clip state. Return a bit mask of the cells that had a value, whose lowest bit is
+    that of the first cell."""
     cells, was_seen = counts[CELLS], np.int64(1)
     for k in range(cells - 1):  # the last cell had a value
         was_seen = (was_seen << 1) | (1 if since[cells - 1 - k] > since[cells - 2 - k] else 0)
@@ -212,8 +212,8 @@ def centre(numbers, counts, ring):
 
 @inline_jit
 def unit(numbers):
-    """Return the scale, which is never zero. If it is below the rounding error, it is replaced by a small share of the
-    value."""
+    """Return the scale of a stream, which is never zero. If it is below the rounding error, it is replaced by a small
+    share of the value."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
     scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
     return max(scale, 1e-300)
@@ -280,7 +280,8 @@ def _squashed(x, c, s):
 
 @inline_jit
 def _zero(numbers, c, s):
-    """Return the position of zero. It is bounded unless the scale is a share of the level."""
+    """Return the position of zero relative to the centre c, on the scale of the token. It is bounded, unless the scale
+    was replaced by a share of the level."""
     if s > numbers[SCALE]:
         return _squashed(0.0, c, s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))

@@ -92,7 +92,7 @@ def _least_deviation(y):
 
 @inline_jit
 def _least_gain(numbers, noise):
-    """Return the share of the innovations that noise of this variance does not explain."""
+    """Return the smallest gain: the share of the innovations that noise of this variance does not explain."""
     if numbers[MISSES] < YOUNG:
         return 0.0
     missed = numbers[MISSED] / numbers[MISSES]
@@ -102,7 +102,7 @@ def _least_gain(numbers, noise):
 
 @inline_jit
 def _variance_ratio(numbers):
-    """Return the ratio of the variance of the innovations and its forecast."""
+    """Return the ratio of the observed variance of the innovations to the variance that the forecasts predict."""
     if numbers[MISSES] < YOUNG or not numbers[FORESEEN] > 0:
         return 1.0
     return 0.5 * np.pi * min(max(numbers[MISSED] / numbers[FORESEEN], LEAST_MISS), LARGEST_MISS) ** 2

@@ -19,5 +19,5 @@ def decode(text: str) -> bytes:
     # The decoders of the standard library ignore unused bits, so the encoding is compared.
     data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     if encode(data) != text:
-        raise ValueError("not canonical base64url")
+        raise ValueError("the text is not canonical base64url")
     return data

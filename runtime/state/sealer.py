@@ -63,11 +63,11 @@ class Sealer:
                 purpose.
         """
         if len(sealed) < OVERHEAD_BYTES:
-            raise SealBroken("too short")
+            raise SealBroken("it is shorter than the overhead of sealing")
         key_id, salt = sealed[:KEY_ID_BYTES], sealed[KEY_ID_BYTES : KEY_ID_BYTES + SALT_BYTES]
         master = self._ring.get(key_id)
         if master is None:
-            raise SealBroken("unknown key id")
+            raise SealBroken("it was sealed with an unknown key")
         subkey, nonce = _derive(master, salt)
         ciphertext = sealed[KEY_ID_BYTES + SALT_BYTES :]
         return self._decrypt(subkey, nonce, ciphertext, self._binding(key_id, scope, purpose))

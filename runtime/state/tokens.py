@@ -72,19 +72,19 @@ class Tokens:
         if len(token) > longest_token(max_bytes):
             raise SealBroken("it is longer than any state of this model")
         if not token.startswith(PREFIX):
-            raise SealBroken("unknown version")
+            raise SealBroken("it does not begin with a known version")
         try:
             sealed = base64url.decode(token[len(PREFIX) :])
         except ValueError:
-            raise SealBroken("not canonical base64url") from None
+            raise SealBroken("it is not canonical base64url") from None
         plaintext = self._sealer.open(sealed, scope, _PURPOSE)
         if len(plaintext) < _HEADER.size:
-            raise SealBroken("no header")
+            raise SealBroken("its content is shorter than the header")
         issued, expires, step, length = _HEADER.unpack_from(plaintext)
         self._check_times(issued, expires)
         payload = plaintext[_HEADER.size :]
         if len(payload) != length:
-            raise SealBroken("declared length differs")
+            raise SealBroken("its length differs from the length in its header")
         return Opened(payload, step)
 
     def _check_times(self, issued: int, expires: int) -> None:
@@ -93,4 +93,4 @@ class Tokens:
             raise SealBroken("it was issued in the future")
         # Check the age too, so that a shorter `state_seconds` applies to existing tokens.
         if now >= expires or now - issued >= self._seconds:
-            raise SealBroken("expired")
+            raise SealBroken("it has expired")

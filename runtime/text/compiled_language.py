@@ -80,7 +80,7 @@ class CompiledLanguageRuntime(CpuLanguage):
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
         """Process a part of a prompt in each of B recurrent streams. Return the outputs of the last tokens, and the
-        advances."""
+        updates of the contexts."""
         found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]
         joined = StepOutput(*(np.concatenate(parts) for parts in zip(*outputs, strict=True)))

@@ -131,7 +131,7 @@ class TextStream:
         return self._give(len(self._held) - self._longest_stop_prefix())
 
     def _give(self, count: int) -> str:
-        """Drop the first `count` characters of the unreleased text. Return the part of them that was not released
+        """Remove the first `count` characters from the unreleased text. Return the part of them that was not released
         before."""
         released, self._held = self._held[self._released : count], self._held[count:]
         self._released = max(0, self._released - count)

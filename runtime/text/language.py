@@ -155,8 +155,8 @@ class Language(ABC):
         return self.extend(contexts, [[token] for token in tokens], noise)
 
     def peek(self, context: Context, token: int) -> tuple[StepOutput, Advance]:
-        """Return the output after a token of one stream, computed without noise. Also return the advance, which need
-        not be committed."""
+        """Return the output after a token of one stream, computed without noise, and the update of the context, which
+        need not be committed."""
         output, (advance,) = self.step([context], [token], np.zeros((1, *self.latent_shape), np.float32))
         return output, advance
 

@@ -189,7 +189,7 @@ def adapt_half_widths(multipliers, shift, out):
 
 @inline_jit
 def _update_shift(shift, missed, rate):
-    """Return v after an interval contained or missed its value. `rate` is 1 - level."""
+    """Return the updated v after an interval contained or missed its value. `rate` is 1 - level."""
     counted = (missed or shift <= EMPTY) and shift < INFINITE
     return shift + GAMMA * ((1.0 if counted else 0.0) - rate)
 

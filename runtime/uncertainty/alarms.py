@@ -1,5 +1,5 @@
-"""Alarms, and a comparison of their number with the requested rate. An alarm is an observation that is as rare in its
-stream as requested."""
+"""Options of alarms, and the comparison of the number of alarms with the requested rate. An alarm is an observation
+that is as rare in its stream as requested."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def size_of_one(z):
 
 @inline_jit
 def share_below(z, spread, table):
-    """Return a, the share of scores below z in the calibration data."""
+    """Return a, the share of the scores in the calibration data that are below z."""
     z = z * np.exp(-spread)
     share = 0.0 if z < table.quantiles[0] else interpolate(z, table.quantiles, table.shares)
     return share - table.beyond * np.expm1(-interpolate(z, table.tail, table.folds))

@@ -1,4 +1,4 @@
-"""Warnings of a reply: evidence in its own checks that its results are unreliable.
+"""Create the warnings of a reply, based on checks of its own results.
 
 A coverage check fails if the share of values inside their 0.9 interval, one step ahead or at a requested horizon,
 differs from 0.9 by more than TOLERANCE. With at least ENOUGH scored forecasts, this alone produces the warning. With

@@ -110,7 +110,8 @@ def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model
 def check_observations(values: np.ndarray, size: int, model: str) -> None:
     """Check that observations `[N, size]` are finite or NaN and do not exceed the limit."""
     if not len(values):
-        raise InvalidInput("observations must not be empty", param="observations", code="empty")
+        message = "observations must not be empty; pass at least one observation"
+        raise InvalidInput(message, param="observations", code="empty")
     if values.shape[1:] != (size,):
         check_size("observations[0]", values[0], size, model)
     for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():

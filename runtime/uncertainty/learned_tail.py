@@ -61,7 +61,7 @@ _PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
 
 @inline_jit
 def _survival(excess, learns, learned):
-    """Return S(e). If `learns` is true, update the posterior with the excess."""
+    """Return the survival probability S(e) of an excess. If `learns` is true, update the posterior with the excess."""
     largest = -np.inf
     for i in range(_SHAPES):
         for j in range(_SCALES):
@@ -85,7 +85,7 @@ def _survival(excess, learns, learned):
 
 @inline_jit
 def _share(survival, learned):
-    """Return the share of excesses below a survival probability, according to the tree."""
+    """Return the share of the excesses whose survival probability is lower, according to the Pólya tree."""
     depth = -np.log2(survival)
     level = min(int(depth), HALVES - 1)
     share = 1.0
@@ -97,7 +97,7 @@ def _share(survival, learned):
 
 @inline_jit
 def _count(survival, learned):
-    """Add a survival probability to the tree."""
+    """Add a survival probability to the Pólya tree."""
     depth = -np.log2(survival)
     for j in range(HALVES + 1):
         learned[TREE + j] = (1 - 1 / TREE_MEMORY) * learned[TREE + j] + (1.0 if depth >= j else 0.0)

@@ -49,7 +49,7 @@ def match_horizons(spec, horizons, unit, work):
 
 @inline_jit
 def load_shift(state, stream, work):
-    """Copy the v of a stream to `work.shift`, and count its pending forecasts."""
+    """Copy the adaptive shifts v of a stream to `work.shift`, and count its pending forecasts."""
     copy3(state.shift[stream], work.shift)
     work.loaded[0], work.loaded[1] = stream, 0
     for k in range(state.radius.shape[1]):
@@ -115,7 +115,7 @@ def _score_one(scorer, stream, value, k, rates):
 
 @inline_jit
 def remove_arrived(state, stream, work):
-    """Remove the forecasts that `score_pending` has ended, and store the resulting v."""
+    """Remove the forecasts that `score_pending` has ended, and store the updated shifts v."""
     copy3(work.shift, state.shift[stream])
     for k in range(len(work.arrived)):
         if work.arrived[k]:

@@ -130,7 +130,8 @@ def _blocks_from_the_end(steps: int) -> Iterator[tuple[int, int]]:
 
 
 def _back(traces: Traces, first: int, last: int) -> tuple[Array, Array]:
-    """Return G and L of the steps, `[B, n, n]`. The last step of the sequence has none."""
+    """Return the gains G and the covariances L of the steps, `[B, n, n]` each. The last step of the
+    sequence has none."""
     now, after = traces.part(first, min(last, traces.steps - 1)), traces.part(first + 1, last + 1)
     # Without process noise, a long gap makes the predicted covariance singular, so a pseudo-inverse is used. It is
     # computed for the correlations, so that small units are not mistaken for singular directions.

@@ -173,8 +173,8 @@ def _weekends(day):
 
 @inline_jit
 def _places(numbers, time, step):
-    """Return the bin, the hour, and the number of earlier days of this kind. If times are not dates, the first two are
-    0."""
+    """Return the bin, the hour, and the number of earlier days of the same kind. If the times are not dates, the first
+    two are 0."""
     if not numbers[OF_DAY] > 1:
         return 0, 0.0, numbers[SEEN] / ROWS_OF_DAY
     time += step / 2  # a row just before its time is in the bin of its time
@@ -189,7 +189,8 @@ def _places(numbers, time, step):
 
 @inline_jit
 def _hour_spread(numbers, cells, hour):
-    """Return s, interpolated between the middles of two hours. Before both have values, return the s of all rows."""
+    """Return the spread s at a time of day, interpolated between the middles of two hours. Before both hours have
+    values, return the spread of all rows."""
     low = np.int64(np.floor(hour - 0.5)) % HOURS
     high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
     if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
@@ -200,7 +201,7 @@ def _hour_spread(numbers, cells, hour):
 
 @inline_jit
 def _beside(numbers, k, offset):
-    """Return the bin that is `offset` bins after bin k on the same kind of day."""
+    """Return the bin that is `offset` bins after bin k, on the same kind of day."""
     first = BINS if k >= BINS else 0
     return first + (k - first + offset) % np.int64(min(max(numbers[OF_DAY], 1.0), BINS))
 
@@ -260,7 +261,7 @@ def _peak_tail(numbers, tail, score):
 
 @inline_jit
 def _update_error(numbers, error):
-    """Update the mean error of the last forecasts with an error in s."""
+    """Update the mean error of the last forecasts, in units of the spread s."""
     usual = numbers[MEAN + OF_ERRORS]
     error = min(error, LARGEST_ERROR * usual if usual > 0 else FAR)
     numbers[ERROR] += (error - numbers[ERROR]) / min(numbers[SCORED], SPREAD_ROWS)
@@ -268,7 +269,7 @@ def _update_error(numbers, error):
 
 @inline_jit
 def _largest_score(numbers, r, bound, scale, innovation):
-    """Return the largest score T of a row, and update F, S and the means of the scores."""
+    """Return the largest score T of a row, and update the running means F and S and the means of the scores."""
     since, largest = numbers[SINCE], 0.0
     numbers[SCORED] += 1
     rate = 1 / min(numbers[SCORED], MEMORY)
@@ -300,7 +301,7 @@ def _largest_score(numbers, r, bound, scale, innovation):
 
 @inline_jit
 def _begin_days(numbers, r, is_weekend):
-    """Reset F and S on the first row of a weekend, and on the first row after it."""
+    """Reset the running means F and S on the first row of a weekend, and on the first row after it."""
     numbers[SINCE] = 0.0 if is_weekend != numbers[WAS_WEEKEND] else numbers[SINCE] + 1
     numbers[WAS_WEEKEND] = is_weekend
     if numbers[SINCE] == 0:
@@ -310,7 +311,7 @@ def _begin_days(numbers, r, is_weekend):
 
 @inline_jit
 def _learn_first(numbers, y):
-    """Learn level and spread from the first rows."""
+    """Learn the level and the spread from the first rows."""
     r = y - numbers[LEVEL]
     numbers[SPREAD] += (abs(r - numbers[SLOWER]) - numbers[SPREAD]) / numbers[SEEN]
     for k in range(LEVELS):
@@ -320,7 +321,7 @@ def _learn_first(numbers, y):
 
 @inline_jit
 def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
-    """Update s, d and the level with a row."""
+    """Update the spread s, the profile d and the level ℓ with a row."""
     k, hour, days = place
     bound, rows_of_bin = FAR * scale, rows_of_day / max(numbers[OF_DAY], 1.0)
     size, wide = min(abs(error), bound), min(abs(error), FARTHEST_SPREAD * scale)

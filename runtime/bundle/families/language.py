@@ -89,7 +89,7 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def gpu_refusal(self) -> str | None:
-        """Feature of the model that the GPU decoder does not support. None if it supports the model."""
+        """Feature of the model that the GPU decoder does not support. None if the decoder supports the model."""
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
