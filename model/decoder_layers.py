@@ -67,7 +67,7 @@ class Layer:
 
     @property
     def required_slots(self) -> LayerSlots:
-        """`slots`, which must not be None.
+        """Constants of the memory slots of the block, in contrast to `slots`, which may be None.
 
         Raises:
             ValueError: If the model has no memory slots.

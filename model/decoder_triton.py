@@ -261,7 +261,7 @@ class Gates(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Intermediate results of a step.
+    """Intermediate results of a decoding step.
 
     Attributes:
         latent: Latent of the last layer, `[B, H, 2D]`.

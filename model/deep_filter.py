@@ -5,8 +5,7 @@ It has three causal parts:
 1. The nominal filter is a linear SDE with learned stable eigenpairs, observation matrix and noises, run as the capped
    IRKF. Its standardised innovations, their squares and their lag-one products are the tokens.
 2. RFA blocks process the tokens, with exact RFA in attention mode and with the IRKF of the same heads in recurrent
-mode.
-   They output log factors for the process and measurement noise.
+   mode. They output log factors for the process and measurement noise.
 3. The structured head is the same SDE with scaled noises. It is linear-Gaussian, so the state covariance and forecasts
    have closed forms.
 
@@ -262,7 +261,8 @@ class DeepFilter(StateFilter):
         return torch.stack(tokens, 1), torch.stack(log_likelihoods, 1)
 
     def context(self, tokens: Tensor, times: Tensor, mode: Mode) -> Tensor:
-        """Return the log factors `[B, N, 2]` after each token. `times` is `[B, N]` float64."""
+        """Return the log factors of the process and measurement noise after each token, `[B, N, 2]`. `times` is `[B,
+        N]` float64."""
         x = self.embed(tokens)
         scaled = (times - times[:, :1]) / self.config.time_unit
         zeros = x.new_zeros(x.shape[0], self.config.n_heads, 2 * self.config.head_dim)

@@ -21,7 +21,7 @@ EMBEDDING_STD = 0.02
 
 
 class LanguageOutput(NamedTuple):
-    """Output for a sequence.
+    """Output of the language model for a sequence.
 
     Attributes:
         logits: Logits of the next token at each position, `[B, N, V]`.
@@ -33,7 +33,7 @@ class LanguageOutput(NamedTuple):
 
 
 class StepOutput(NamedTuple):
-    """Output for one token.
+    """Output of the language model for one token.
 
     Attributes:
         logits: Logits of the next token, `[B, V]`.
@@ -229,7 +229,7 @@ class LanguageModel(TwoModeNetwork):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """Return the noise for the last layer. Return None for the other layers."""
+        """Return the noise if this is the last layer, and None otherwise."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:

@@ -24,7 +24,7 @@ PassName = Literal[
 
 @dataclass(frozen=True)
 class Launch:
-    """Launch parameters of a kernel.
+    """Launch parameters of an attention kernel.
 
     Attributes:
         block_m, block_n: Block sizes over queries and over keys.

@@ -29,7 +29,7 @@ QUERY_BLOCK = 64
 
 
 class AttentionResult(NamedTuple):
-    """Result of attention.
+    """Result of `robust_filter_attention`.
 
     Attributes:
         out: Estimates, `[B, N, H, 2D]`.

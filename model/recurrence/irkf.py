@@ -52,7 +52,7 @@ def _elapsed(times: Tensor | None, state: IRKFState, v: Tensor, is_continued: bo
     origin = state.time[:, None] if is_continued else times[:, :1]
     elapsed = times - origin
     if not bool(torch.isfinite(elapsed).all()):
-        raise ValueError("times must be finite")
+        raise ValueError("times must be finite, but contain NaN or infinity")
     if bool((elapsed[:, :1] < 0).any() or (torch.diff(elapsed, dim=1) < 0).any()):
         raise ValueError("times must be non-decreasing, and must not be before the time of the initial state")
     return elapsed

@@ -29,7 +29,7 @@ Rule = Literal["capped", "paper"]
 
 
 class IRKFState(NamedTuple):
-    """State of the filter.
+    """State of the IRKF after a token.
 
     Attributes:
         mean: Mean, `[B, H, 2D]`.

@@ -53,7 +53,8 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Return whether a GPU kernel is used for a tensor with `impl="auto"`, if the kernel supports the inputs."""
+    """Return whether `impl="auto"` selects a GPU kernel for this tensor, provided that the kernel
+    supports the inputs."""
     return is_gpu(tensor.device)
 
 

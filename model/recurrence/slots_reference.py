@@ -11,6 +11,7 @@ slot (RFA's filter, AFA Alg. 4, with input-dependent noises):
 
 If kappa' = 0, then w = 1 and the slots are Kalman filters with input-dependent noises. The work per token is
 O(S (D + K)).
+
 Alternatively, the weight uses the innovation of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are
 read at a lag, with mean E_l m and variance E_l² / p + q_l + gamma².
 """
