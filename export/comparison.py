@@ -25,7 +25,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """The largest relative difference that a comparison found, and the limit that is allowed."""
+    """Largest relative difference that a comparison found, and the largest difference that is allowed."""
 
     what: str
     error: float
@@ -150,7 +150,8 @@ def _carried(state: Any) -> dict[str, Any]:
 
 
 def _two_passes(model: Any) -> dict[str, np.ndarray]:
-    """Return an input with different numbers of passes for two rows. It is empty if the model has K = 1."""
+    """Return a graph input with different numbers of passes for two rows. The result is empty if the
+    model has K = 1."""
     return {"passes": np.array([model.config.inner, 1])} if model.config.takes_passes else {}
 
 

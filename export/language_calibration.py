@@ -102,7 +102,8 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """Compute the content of calibration.json.
 
     Args:
-        tokens: token ids of the validation split. Every second window is for fitting, the others for evaluation.
+        tokens: Token ids of the validation split. Every second window is used for fitting, and the others for
+            evaluation.
 
     Raises:
         ValueError: If there are fewer tokens than in two windows.
@@ -178,8 +179,8 @@ def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -
 
 
 def _chosen(parts: Iterable[ScoredTokens], temperatures: tuple[float, ...]) -> list[dict[str, ChosenTokens]]:
-    """Return the tokens that each rule chooses, for each temperature. The rules are "top" (most likely), "sampled", and
-    "next" (the actual token)."""
+    """Return the tokens that each rule chooses at each temperature. The rules are "top" (the most probable token),
+    "sampled", and "next" (the actual next token)."""
     generator = np.random.default_rng(SEED)
     found: list[dict[str, list[ChosenTokens]]] = [{"top": [], "sampled": [], "next": []} for _ in temperatures]
     for part in parts:

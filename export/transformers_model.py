@@ -71,7 +71,7 @@ class RfaState:
 
 @dataclass
 class RfaOutput(ModelOutput):
-    """Output of the model.
+    """Output of the language model.
 
     Attributes:
         loss: Mean cross-entropy of the labels. None without labels.

@@ -38,7 +38,7 @@ CLIP = 3.0
 
 @dataclass(frozen=True)
 class StructuralConfig(StrictConfig):
-    """Settings of a fit.
+    """Settings for fitting structural models.
 
     Attributes:
         seasons: "auto", or periods in the unit of the times (seconds for dates). An empty list means no seasons.

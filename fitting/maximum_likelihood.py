@@ -63,7 +63,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of the search.
+    """Limits of the search for the modes of a column.
 
     Attributes:
         harmonics: Maximum number of harmonics per season.

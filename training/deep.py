@@ -39,7 +39,8 @@ DRAWS = "draws"
 
 @dataclass(frozen=True)
 class FilterTrainingConfig(StrictConfig):
-    """Training settings. The learning rates are the peaks of a cosine schedule with 5 % warm-up, one per phase.
+    """Settings for training a deep filter. The learning rates are the peaks of a cosine schedule with 5 % warm-up, one
+    per phase.
 
     Attributes:
         outliers, missing: Shares of the rows of recorded data that are replaced by outliers, and that are removed.
@@ -154,8 +155,8 @@ class DeepTrainer:
         return self.training.nominal_steps + self.training.steps
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit, as an uninterrupted
-        one."""
+        """Save the model, the optimiser and the progress. A resumed run gives the same results, bit for bit, as an
+        uninterrupted one."""
         tensors = {name: tensor.contiguous() for name, tensor in moments(self.model, [self.optimiser]).items()}
         progress = {"step": self.step, "seconds": self.seconds, "extended_at": self.extended_at}
         with atomic_checkpoint(self.out) as folder:
@@ -201,7 +202,7 @@ class DeepTrainer:
         return self.model
 
     def update(self, y: Tensor, present: Tensor, times: Tensor) -> float:
-        """Do one optimiser step on observations `y`, and return the loss.
+        """Perform one optimiser step on observations `y`, and return the loss.
 
         Args:
             y: Observations, `[B, N, P]`.

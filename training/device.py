@@ -9,7 +9,7 @@ PRECISIONS = ("auto", "bf16", "fp32")
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device for the option `--device`. "auto" selects the GPU if there is one, otherwise the CPU.
+    """Return the device for the option `--device`. "auto" selects the GPU if there is one, and otherwise the CPU.
 
     Raises:
         ValueError: If the name is not one of `DEVICES`, or torch cannot use a GPU.

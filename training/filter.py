@@ -57,7 +57,7 @@ FAMILIES = ("linear", "structural", "deep")
 
 @dataclass(frozen=True)
 class FilterRun:
-    """Content of a configuration file.
+    """Content of a configuration file for training or fitting a filter.
 
     Attributes:
         family: "linear", "structural" or "deep".
@@ -100,7 +100,8 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Simulate the oscillator at the noise settings. A quarter of the sequences has each disturbance."""
+    """Simulate the oscillator with the given noise settings. Each entry of DISTURBANCES applies to an equal share of
+    the sequences."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)

@@ -126,7 +126,8 @@ class Trainer(Scheduled):
         return {"attention": 1 - recurrent, "recurrent": recurrent}
 
     def save(self) -> None:
-        """Save model, optimiser and progress. A resumed run gives the same results, bit for bit."""
+        """Save the model, the optimiser and the progress. A resumed run gives the same results, bit for bit, as an
+        uninterrupted one."""
         model, state = self.averaged, self.optimiser.state()
         if self.is_sharded:
             weights, state = gathered(model.state_dict()), gathered(state)
@@ -149,7 +150,8 @@ class Trainer(Scheduled):
         self.save()
 
     def update(self, inputs: Tensor, targets: Tensor, loss_of: Loss) -> dict[str, float]:
-        """Do one optimiser step, and return the loss of each mode. `inputs` and `targets` are token ids `[B, N]`."""
+        """Perform one optimiser step, and return the loss of each mode. `inputs` and `targets` are token
+        ids `[B, N]`."""
         config, parts = self.run.training, self.run.training.accumulation
         self.optimiser.zero_grad()
         self.model.passes = config.passes_of(self.step, self.run.model.inner)
@@ -363,8 +365,8 @@ def _record(trainer: Trainer, validation: dict[str, float], source: Source, **na
 
 
 def _is_extended(out: Path, run: LanguageRun) -> bool:
-    """Return whether the run in `out` differs from `run` only by having fewer steps. The parsed values are compared,
-    because request files of some versions lack fields."""
+    """Return whether the run in `out` differs from `run` only in having fewer steps. The parsed values are compared,
+    because the request files of some versions lack fields."""
     found = LanguageRun.from_file(out / REQUEST_FILE)
     requested, earlier = ({**part.model.to_dict(), **part.training.to_dict()} for part in (run, found))
     return check_request(out, requested, earlier)

@@ -17,7 +17,7 @@ VARIANTS_FILE = CONFIGS / "variants.json"
 
 @dataclass(frozen=True)
 class TrainingConfig(SequenceTrainingConfig):
-    """Training settings.
+    """Settings for training a language model.
 
     Attributes:
         modes: Modes to train. If empty, all modes of the model are trained.
@@ -32,7 +32,7 @@ class TrainingConfig(SequenceTrainingConfig):
             choose the number of passes.
         attention_context: Length of the windows of the attention mode, which divides `context`. 0 means `context`.
         compile: Whether to use torch.compile. It compiles the loss on a CPU, and eager attention on a GPU.
-        accumulation: number of parts into which a batch is split. The parts are computed one after another, to limit
+        accumulation: Number of parts into which a batch is split. The parts are computed one after another, to limit
             memory use.
         fsdp: Whether to shard the weights, gradients and optimiser states over the processes of torchrun (FSDP2).
             It requires Adam.

@@ -59,7 +59,7 @@ def event_tokenizer(files: list[Path]) -> Tokenizer:
         for line in lines_of(file):
             numbers.update(line.split())
         if len(numbers) > MOST_EVENTS:
-            raise ValueError(f"{file.parent} contains more than {MOST_EVENTS} different events")
+            raise ValueError(f"{file.parent} contains more than {MOST_EVENTS} different events; merge rare events")
     # The merges append one digit at a time to the space and the digits before it. There are no other merges.
     beginnings = {number[:size] for number in numbers for size in range(1, len(number) + 1)}
     ordered = sorted(beginnings, key=lambda text: (len(text), text))

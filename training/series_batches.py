@@ -320,5 +320,5 @@ def on_device(batches: Iterator[SeriesBatch], device: torch.device) -> Iterator[
 
 
 def _leave_interrupts(_: int) -> None:
-    """Ignore SIGINT in a worker process, because the training process handles it and saves its state."""
+    """Ignore SIGINT in a worker process, because the training process handles the signal and saves its state."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -14,16 +14,16 @@ from rfa.training.sequence_config import SequenceTrainingConfig, read_sections
 
 @dataclass(frozen=True)
 class SeriesTrainingConfig(SequenceTrainingConfig):
-    """Training settings.
+    """Settings for training the series network.
 
     Attributes:
         batch: Number of series per step.
         tokens: Number of tokens per series, which are one patch apart.
         modes: Modes to train. If it is only "attention", the parameters that both modes share are frozen.
-        own_share: weight of the loss on the user's series. The rest is the loss on synthetic series, to avoid
+        own_share: Weight of the loss on the user's series. The rest is the loss on synthetic series, to avoid
             forgetting.
-        workers: number of processes that generate series.
-        threads: number of threads of the training process.
+        workers: Number of processes that generate series.
+        threads: Number of threads of the training process.
     """
 
     batch: int = 64

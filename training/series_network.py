@@ -192,8 +192,8 @@ class SeriesTrainer(Scheduled):
         return self.step * self.run.training.batch
 
     def save(self) -> None:
-        """Save model, optimiser, progress and request. A resumed run gives the same results, bit for bit, as an
-        uninterrupted one."""
+        """Save the model, the optimiser, the progress and the request. A resumed run gives the same results, bit for
+        bit, as an uninterrupted one."""
         self.check_losses()
         progress = {"step": self.step, "seconds": self.seconds, "smooth": self.smooth}
         request = {"data": self.data, **self.run.to_dict()}
@@ -207,7 +207,7 @@ class SeriesTrainer(Scheduled):
             copy_checkpoint(self.out, self.copy_to)
 
     def update(self, batch: SeriesBatch) -> Tensor:
-        """Do one optimiser step. Return the mean loss over the modes, without waiting for a GPU."""
+        """Perform one optimiser step. Return the mean loss over the modes, without waiting for a GPU."""
         config = self.run.training
         self.optimiser.zero_grad()
         parts = [(batch, 1.0)]

@@ -26,7 +26,7 @@ OUTLIER_SCALE = 10.0
 
 @dataclass(frozen=True)
 class Disturbance:
-    """Disturbance of the measurements.
+    """Disturbance of the measurements by outliers, missing rows and irregular times.
 
     Attributes:
         outliers: Share of outliers.

@@ -114,7 +114,7 @@ SHORTEST_LENGTH = 64
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch of series.
+    """A batch of sampled series.
 
     Args:
         times: Seconds since the epoch, `[B, N]` float64, increasing.
