@@ -91,7 +91,7 @@ def as_separated(text: str, preview: Sequence[str], separators: str) -> str | No
 
 
 def _are_separated(preview: Sequence[str], separators: str) -> bool:
-    """Return whether the last lines have as many separators each, so that lines of dashes above them are titles."""
+    """Return whether the last lines have the same number of separators, and lines of dashes occur only above them."""
     for sign in separators.replace("|", ""):
         counts = [line.count(sign) for line in preview]
         if len(counts) >= FEWEST_LINES and len({*counts[-FEWEST_LINES:]}) == 1 and counts[-1] > 1:

@@ -128,7 +128,7 @@ def _chunks(parts: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class _PieceBuffer:
-    """Joins parts of a reply to pieces of at least PIECE_BYTES."""
+    """Joins parts of a reply into pieces of at least PIECE_BYTES."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
@@ -314,7 +314,7 @@ async def _buffer(encoded: AsyncIterator[bytes], buffered: list[bytes], cooperat
 
 
 async def _join_pieces(encoded: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Join parts to pieces of at least PIECE_BYTES. The last piece may be smaller."""
+    """Join parts into pieces of at least PIECE_BYTES. The last piece may be smaller."""
     buffer = _PieceBuffer()
     try:
         async for part in encoded:
