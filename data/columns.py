@@ -170,7 +170,7 @@ def _typed(column: Any, name: str, first_row: int, strict: bool) -> tuple[np.nda
     if not is_infinite.any():
         return values, ""
     row, count = first_row + int(np.argmax(is_infinite)), int(is_infinite.sum())
-    note = report_unreadable(name, row, "not finite", count, strict=strict)
+    note = report_unreadable(name, row, "the value is not finite", count, strict=strict)
     return np.where(is_infinite, np.nan, values), note
 
 
