@@ -276,7 +276,7 @@ def _leave_out_dates(found: ValueColumns, times: np.ndarray) -> None:
     def passes(test: Callable[[np.ndarray, np.ndarray], bool]) -> Callable[[str, np.ndarray], bool]:
         return lambda _, values: test(values[rows], times[rows]) and test(values, times)
 
-    _leave_out(found, "of the calendar", passes(is_calendar))
+    _leave_out(found, "calendar columns", passes(is_calendar))
     _leave_out(found, "times", passes(are_times))
 
 

@@ -115,7 +115,7 @@ def separators() -> Iterator[Kind]:
     )
     switches = [k % 2 for k in range(ROWS)]
     for on, off in (("on", "off"), ("true", "false"), ("ja", "nein"), ("oui", "non")):
-        note = f"{on} and {off} are 1 and 0"
+        note = f"{on} and {off} are read as 1 and 0"
         yield cells(f"{on} and {off}", lambda v, a=on, b=off: a if v else b, given=switches, note=note)
 
 

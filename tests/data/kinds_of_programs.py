@@ -116,7 +116,7 @@ def wide() -> Iterator[Kind]:
         for k, t, v in zip(e, HOURS, VALUES, strict=True)
     ]
     document = {"aggregations": {"per_hour": {"buckets": buckets}}}
-    yield plain("Elasticsearch", dump(document), HOURS, "doc_count", note="counts of rows or times: 'key'")
+    yield plain("Elasticsearch", dump(document), HOURS, "doc_count", note="row numbers or elapsed times: 'key'")
     datapoints = [{"Timestamp": f"{t.isoformat()}Z", "Average": v} for t, v in zip(HOURS, VALUES, strict=True)]
     yield plain("CloudWatch", dump({"Label": "CPU", "Datapoints": datapoints[::-1]}), HOURS, "Average")
 

@@ -30,7 +30,7 @@ def test_one_bad_series_is_named_and_costs_the_others_nothing() -> None:
 
 def test_cells_that_are_no_numbers_are_warned_of() -> None:
     frame = pd.DataFrame({"x": [1.0, math.inf, 2.0]})
-    with pytest.warns(UserWarning, match="row 2, column 'x': not finite .* read as missing"):
+    with pytest.warns(UserWarning, match="row 2, column 'x': the value is not finite .* read as missing"):
         found = rfa.filter(frame)
     assert np.isnan(found["nis"][1])
     with pytest.raises(ValueError, match="or read the file without strict"):
