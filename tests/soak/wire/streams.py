@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tests.soak.requests import BINARY, CLOSE, CONTINUATION, PING, TEXT, frame, message
-from tests.soak.wire.cases import KEY, OPTIONS, Case, Maker, Outcome, Part, Truth, post, request
+from tests.soak.wire.cases import KEY, OPTIONS, Case, End, Maker, Outcome, Part, Truth, post, request
 
 ANY_CLOSE = frozenset({1000, 1002, 1003, 1007, 1008, 1009, 1013})
 
@@ -198,8 +198,10 @@ def changed(maker: Maker) -> Part:
     data = bytearray(b"".join(piece for part in some for piece in part.pieces)) or bytearray(b"\0")
     for _ in range(maker.rng.randint(1, 3)):
         place, size = maker.rng.randrange(len(data)), maker.rng.randrange(8)
-        some = maker.choose((b"\r", b"\n", b"\r\n", b"\0", b" ", b":", b"0", b"\xff", bytes(data[place : place + 40])))
-        data[place : place + size] = maker.choose((some, b"", bytes(value ^ 1 for value in data[place : place + size])))
+        noise = maker.choose((b"\r", b"\n", b"\r\n", b"\0", b" ", b":", b"0", b"\xff", bytes(data[place : place + 40])))
+        data[place : place + size] = maker.choose(
+            (noise, b"", bytes(value ^ 1 for value in data[place : place + size]))
+        )
     return Part((bytes(data),), "unknown")
 
 
@@ -271,7 +273,8 @@ def make_case(seed: int, index: int, truth: Truth) -> Case:
     if not is_stream:
         parts += [maker.honest() for _ in range(maker.choose((0, 0, 1, 40)))]
         parts.append(maker.honest(b"Connection: close"))
-    end = maker.rng.choices(("wait", "half-close", "reset", "leave"), (80, 10, 5, 5))[0]
+    ends: tuple[End, ...] = ("wait", "half-close", "reset", "leave")
+    end = maker.rng.choices(ends, (80, 10, 5, 5))[0]
     if any(part.outcome == "unknown" for part in parts) and end == "wait":
         end = "half-close"  # the server may be waiting for more
     cuts = maker.choose((0, 0, 0, 1, 3, 12))
