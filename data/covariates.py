@@ -38,8 +38,12 @@ def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
     cells = np.array([None if cell is None else str(cell).strip() for cell in table.columns[name].to_pylist()], object)
     words = sorted({cell for cell in cells if cell})
     if not words or len(words) > MOST_WORDS:
-        many = f"{len(words)} different words, more than the limit of {MOST_WORDS}" if words else "no values"
-        raise ValueError(f"column {name!r} has {many}; give a column of 0 and 1 for each kind of row, with --known")
+        if not words:
+            raise ValueError(f"column {name!r} has no values; remove it from --known")
+        raise ValueError(
+            f"column {name!r} has {len(words)} categories, more than the limit of {MOST_WORDS}; replace it with "
+            "indicator columns (0 or 1), and name these with --known"
+        )
     return {f"{name}={word}": (cells == word).astype(np.float64) for word in words}
 
 

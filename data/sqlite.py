@@ -66,8 +66,11 @@ def choose_table(names: Sequence[str]) -> str:
         ValueError: If there is not exactly one table. The message names the tables.
     """
     if len(names) != 1:
-        listed = ", ".join(map(repr, names)) or "none"
-        example = names[0] if names else "readings"
-        raise ValueError(f"the database has the tables {listed}; choose rows with --query 'SELECT * FROM {example}'")
+        if not names:
+            raise ValueError("the database has no tables")
+        listed = ", ".join(map(repr, names))
+        raise ValueError(
+            f"the database has several tables ({listed}); select rows with --query 'SELECT * FROM {names[0]}'"
+        )
     quoted = names[0].replace('"', '""')
     return f'SELECT * FROM "{quoted}"'

@@ -157,8 +157,8 @@ def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> Non
         cells = [str(cell) for cell in sample(column).unique().to_pylist()]
         if len(cells) == 2 and any({cell.lower() for cell in cells} == {*pair} for pair in SIGNS):
             raise ValueError(
-                f"column {name!r} contains {cells[0]!r} and {cells[1]!r}, which may be the signs of the values; give "
-                f"--by {name!r} to read one series for each of them, or choose values with --column"
+                f"column {name!r} contains {cells[0]!r} and {cells[1]!r}, which may indicate the signs of the values; "
+                f"use --by {name!r} to read one series for each of them, or name the value columns with --column"
             )
 
 

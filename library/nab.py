@@ -137,8 +137,10 @@ def check_scores(series: Labelled, anomaly: np.ndarray) -> np.ndarray:
         ValueError: If there are too few scores, or a score is not finite.
     """
     scores = np.asarray(anomaly, np.float64)
-    if len(scores) < series.length or not np.isfinite(scores[: series.length]).all():
-        raise ValueError(f"{series.name}: expected {series.length} finite anomaly scores, got {len(scores)}")
+    if len(scores) < series.length:
+        raise ValueError(f"{series.name}: expected at least {series.length} anomaly scores, got {len(scores)}")
+    if not np.isfinite(scores[: series.length]).all():
+        raise ValueError(f"{series.name}: the anomaly scores must be finite")
     return scores[: series.length]
 
 

@@ -52,11 +52,12 @@ def weigh_kernel(
     VOCABULARY: tl.constexpr, BLOCK: tl.constexpr, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr,
     UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.constexpr, EDGES: tl.constexpr, IS_FILTERED: tl.constexpr,
 ):  # fmt: skip
-    """Store three sums of the weights of block j of row b in program (b, j), `[B, J, 3]` int64.
+    """Compute three sums of the weights of each block of each row, `[B, J, 3]` int64. Program (b, j) stores those of
+    block j of row b.
 
     The sums are for the temperature of the row, for temperature 1, and for the calibration temperature. For greedy
     rows, the first sum includes only tokens with the largest logit. For filtered rows, the program also stores the
-    lowest edge and `edge_sums`.
+    lowest edge and the results of `edge_sums`.
     """
     i_b, i_j = tl.program_id(0).to(tl.int64), tl.program_id(1)
     o_v = i_j * BLOCK + tl.arange(0, BLOCK)  # [V]

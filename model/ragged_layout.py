@@ -83,7 +83,7 @@ class PagedTokens:
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], n_keys: int, longest_keys: int, longest: int) -> PagedTokens:
-        """Create an instance from the arrays of `fields`.
+        """Create an instance from arrays with the names, types and shapes that `fields` returns.
 
         Args:
             given: Arrays by name.

@@ -148,7 +148,7 @@ def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> li
     blocks = [f"### {result.title}\n", f"{result.words}\n", *_shown(shown, document, bars)]
     if result.says:
         blocks.append(f"{result.says}\n")
-    blocks += [f"![{result.title}]({figure})\n" for figure in result.figures]
+    blocks += [f"![{result.title}: {Path(figure).stem}]({figure})\n" for figure in result.figures]
     origins = dict.fromkeys(_origin(part, document) for part in shown.origins(document))
     source = f"To reproduce: `{result.command}`. Data: [{result.file}.json](../results/{result.file}.json)."
     return [*blocks, "\n".join([*(f"{origin}.  " for origin in origins), source]) + "\n"]

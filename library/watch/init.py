@@ -61,7 +61,10 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
             free = next(each for each in (name, *(f"{name[:60]}_{k}" for k in range(2, 9))) if each not in taken)
             found.append(Choice(free, expr, kind, series))
     if not found:
-        raise SourceError(f"none of the {len(names)} metrics has 1 to {MOST_SERIES} series with changing values")
+        raise SourceError(
+            f"none of the metrics that were checked, at most {MOST_COUNTED} of {len(names)}, has 1 to {MOST_SERIES} "
+            "series with changing values; write the queries by hand"
+        )
     return found
 
 

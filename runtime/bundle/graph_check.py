@@ -211,7 +211,9 @@ class _Checker:
         for sizes, allowed in ((GROWING, self._sums), (KEEPING, self._sizes)):
             for name in inputs[sizes[operator]] if operator in sizes else ():
                 if name and name not in allowed:
-                    raise ValueError(f"a size in {operator} depends on values: {name[:80]!r}")
+                    raise ValueError(
+                        f"input {name[:80]!r} of {operator} sets a size, so it must not depend on the values of tensors"
+                    )
 
     def _attributes(self, operator: str, attributes: Sequence[Message]) -> Message | None:
         """Check the attributes of a node, and return its inner graph. Return None if it has no inner graph."""

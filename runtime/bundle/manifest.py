@@ -49,7 +49,7 @@ def _sorted(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
 
 def _fixed(tensors: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
     if any(isinstance(dim, str) for tensor in tensors for dim in tensor.shape):
-        raise ValueError("must have shapes of integers only")
+        raise ValueError("every dimension must be an integer")
     return tensors
 
 

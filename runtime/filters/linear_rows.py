@@ -13,10 +13,10 @@ from rfa.runtime.compiling import inline_jit
 
 
 class Rows(NamedTuple):
-    """First index of each vector or matrix in `work`. Matrices are stored row by row.
+    """First index of each vector or matrix in `work`. Matrices are stored in row-major order.
 
-    The state of a stream comes first, up to `scale`. It is followed by the observation, up to `f`; by F and Q of its
-    lag, up to `matrix`; by the sensor (C, b, R), up to `prior_mean`; and by scratch.
+    The state of a stream ends before `scale`, the observation before `f`, F and Q of its lag before `matrix`, and the
+    sensor (C, b, R) before `prior_mean`. The remaining entries hold intermediate results.
     """
 
     mean: int

@@ -80,7 +80,7 @@ def _slot(numbers, moment):
 
 @inline_jit
 def _day_profile(numbers, memory, moment):
-    """Return the profile d of the day at a local time. Return NaN if there are no values."""
+    """Return the value of the daily profile d at a local time, or NaN if there were no values at that time of day."""
     k = _bin(numbers, moment)
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.float64(memory[at.DAY_PROFILE + k]) if memory[at.DAY_LAST + k] != UNSEEN else np.nan

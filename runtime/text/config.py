@@ -172,8 +172,8 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError("damping must be > 0 for the mixer 'afa', because it is the initial value of the decay")
         if self.mixer == "rfa" and self.n_slots and not self._slots_fit:
             raise ValueError(
-                "memory slots require prior 'lyapunov', noise 'learned', rotated values and no unit_norm; use "
-                "n_slots 0 for other models"
+                "memory slots (n_slots > 0) require prior='lyapunov', noise='learned', rotate_values=True and "
+                "unit_norm=False"
             )
 
     def _check_numbers(self) -> None:

@@ -183,14 +183,14 @@ def name_steps(steps: float) -> str:
 def _failure(
     share: float | None, tolerance: float, scored: float, independent: float, probability: float
 ) -> WarningCode | None:
-    """Return how the coverage of `scored` forecasts has failed. Return None if it has not.
+    """Return the code of the warning about the coverage of `scored` forecasts, or None if there is no warning.
 
     Args:
         share: Share of values inside the interval. None if there is none.
         tolerance: Allowed distance from the level.
         scored: Number of scored forecasts.
-        independent: Number of independent forecasts with the same variance.
-        probability: Largest probability of such a share by chance.
+        independent: Number of independent forecasts whose coverage would have the same variance.
+        probability: Significance level of the two-sided test.
     """
     if share is None or scored < LEAST:
         return None

@@ -121,8 +121,8 @@ def _read_quotas(written: Iterable[str], number: int) -> dict[QuotaName, float |
         valid_name = next((quota for quota in get_args(QuotaName) if quota == name), None)
         if valid_name is None or not equals:
             raise ConfigurationError(
-                f"API key {number} must be printable ASCII without spaces; the only words after it are quotas such as "
-                "requests=5, with a name among " + ", ".join(get_args(QuotaName))
+                f"API key {number} must be printable ASCII without spaces. It may only be followed by quotas such as "
+                "requests=5; the names of quotas are " + ", ".join(get_args(QuotaName))
             )
         if valid_name in quotas:
             raise ConfigurationError(f"API key {number}: {valid_name} is set twice; remove one of them")

@@ -16,7 +16,8 @@ from rfa.service.schemas.base import says
 
 @dataclass(frozen=True)
 class Json:
-    """Annotation with the type of a value in JSON. Without `kind`, it is a list of the items of the annotated type."""
+    """Annotation that sets the JSON type of a value. If `kind` is None, the JSON type is a list of the item type of the
+    annotated sequence."""
 
     kind: Any = None
 

@@ -150,7 +150,11 @@ def test_without_torch(text: Path, command: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("family", "gpu", "reported"),
     [
-        ("language", "sm_9a", "--gpu accepts the architectures sm_80, sm_86, sm_89, sm_90, each at most once"),
+        (
+            "language",
+            "sm_9a",
+            "--gpu must be a comma-separated list of different architectures among sm_80, sm_86, sm_89, sm_90",
+        ),
         ("linear", "sm_80", "--gpu supports only language models"),
     ],
 )

@@ -246,7 +246,7 @@ def test_machine_code_for_one_very_gpu_runs_on_no_later_one(bundle: Bundle) -> N
     "text", ["", "sm_8", "sm_80,sm_80", "80", "sm_80;sm_90", "sm_90a", "sm_75", "sm_100", "sm_80,sm_120"]
 )
 def test_what_is_no_list_of_architectures_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="--gpu accepts the architectures"):
+    with pytest.raises(ValueError, match="--gpu must be a comma-separated list"):
         parse_architectures(text)
 
 
