@@ -63,7 +63,9 @@ def read_series_lines(text: str) -> Rows | None:
     for line in filter(None, map(str.strip, body.splitlines())):
         cells = line.split(":")
         if len(cells) != len(names) + 1:
-            raise ValueError(f"a line has {len(cells) - 1} attributes, but the file has {len(names)}: {line[:60]!r}")
+            raise ValueError(
+                f"the file declares {len(names)} attributes, but a line has {len(cells) - 1}: {line[:60]!r}"
+            )
         values = cells[-1].split(",")
         check_cells(count := count + len(values))
         labels = dict(zip(names, cells, strict=False))

@@ -32,7 +32,10 @@ def common_columns(text: str) -> tuple[str, str] | None:
         return None
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([headers[0][:count], *(record[:count] for record in records)])
-    return out.getvalue(), f"each row has a header: only the first {count} columns are in all headers"
+    return (
+        out.getvalue(),
+        f"each row has its own header; only the first {count} columns, which are in all headers, are read",
+    )
 
 
 def _repeats_names(lines: Sequence[str]) -> bool:

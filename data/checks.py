@@ -55,8 +55,8 @@ def check_clock(
     if not is_dated and back > MOST_FALLING:
         value = next((name for name in others if numeric_sample(columns[name]) is not None), clock)
         raise ValueError(
-            f"column {clock!r} is named like a time, but decreases in {back:.0%} of the rows; give --time {clock!r} "
-            f"if it is the time, or choose the values with --column {value!r}"
+            f"column {clock!r} has the name of a time column, but its values decrease in {back:.0%} of the rows; give "
+            f"--time {clock!r} if it contains the times, or choose value columns with --column {value!r}"
         )
     labels = [name for name in others if _may_label(columns[name])]
     if labels and back > MOST_BACK and repeated > 0:
@@ -98,8 +98,8 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
             odd = ordered[at] if at + 1 < len(steps) - at else ordered[at + 1]
             row = int(np.flatnonzero(times == odd)[0])
             raise ValueError(
-                f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years from "
-                f"others; give --time {clock!r} if this is correct, or correct the cell"
+                f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years away "
+                f"from most others; give --time {clock!r} if this is correct, or correct the cell"
             )
 
 

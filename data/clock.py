@@ -88,7 +88,7 @@ class AmbiguousDates(ValueError):
 
     def __init__(self, name: str, cell: str, formats: list[str]) -> None:
         options = " or ".join(f"--time-format={each!r}" for each in formats)
-        super().__init__(f"column {name!r}: {cell!r} has several readings; choose one: {options}")
+        super().__init__(f"column {name!r}: {cell!r} matches several time formats; give {options}")
         self.formats = formats
 
 
@@ -135,7 +135,9 @@ def read_clock(
         _check_no_missing(column, name, rows)
         return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
-        raise ValueError(f"column {name!r} has type {column.type}, which is neither numbers nor dates")
+        raise ValueError(
+            f"column {name!r} has type {column.type}, which cannot contain times; name another time column with --time"
+        )
     is_iso = time_format is None and not (len(column) and PERSIAN.match((column[0].as_py() or "").strip()))
     if is_iso and (stamps := cast_iso(column)) is not None and not stamps.null_count:
         return replace(_from_timestamps(stamps, "ISO ", zone), form=ISO)
@@ -165,7 +167,7 @@ def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray 
         starts = pc.replace_substring_regex(cells, END_OF_DAY, r"\1 00\2\3")
         return starts, DAY * np.asarray(is_end.to_numpy(), np.float64), "24:00 is read as the end of the day"
     if time_format is None and pc.match_substring_regex(cells[0], INTERVAL).as_py():
-        return pc.replace_substring_regex(cells, INTERVAL, r"\1\2"), None, "the beginnings of intervals"
+        return pc.replace_substring_regex(cells, INTERVAL, r"\1\2"), None, "the start of each interval is read"
     return None
 
 
@@ -188,9 +190,7 @@ def _text_clock(
         except pa.ArrowInvalid:
             pass
     if time_format is not None:
-        raise ValueError(
-            f"column {name!r}: {cells[0].as_py()!r} is not a number, as required by --time-format {time_format!r}"
-        )
+        raise ValueError(f"column {name!r}: --time-format {time_format!r} requires numbers, got {cells[0].as_py()!r}")
     if (since := _elapsed(cells, name, rows, begins)) is not None:
         return since
     if is_iso and (stamps := parse_iso(cells)) is not None:

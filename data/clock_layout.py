@@ -75,7 +75,7 @@ def _joined(table: Table, rest: dict[str, Any], parts: ClockParts, options: Read
     clock = unique_names([*rest, JOINED])[-1]
     rest[clock] = parts.cells(table.columns)
     if merged := parts.merged(table.columns):
-        note = f"empty cells of {', '.join(map(repr, merged))} repeat the cell above"
+        note = f"empty cells of {', '.join(map(repr, merged))} are filled with the value above"
         table = replace(table, notes=(*table.notes, note))
     options = replace(options, time_format=options.time_format or parts.time_format)
     return Layout(table, rest, clock, parts, options)
@@ -110,7 +110,7 @@ def _cut_ends(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
     if (left := len(table) - (rows.stop - rows.start)) == 0:
         return _cut_sums(table, rest, clock)
     columns, rest = ({name: column[rows] for name, column in each.items()} for each in (table.columns, rest))
-    note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time: left out"
+    note = f"{left} rows at the {'beginning' if rows.start else 'end'} have no time and are left out"
     return _cut_sums(Table(columns, table.separator, table.first_row + rows.start, (*table.notes, note)), rest, clock)
 
 
@@ -121,7 +121,8 @@ def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
     word = str(rest[clock][int(left[0])].as_py())[:40]
     kept = np.setdiff1d(np.arange(len(table)), left)
     columns, rest = ({name: column.take(kept) for name, column in each.items()} for each in (table.columns, rest))
-    note = f"{len(left)} rows have no time, such as {word!r} in row {table.first_row + int(left[0])}: left out"
+    place = f"{word!r} in row {table.first_row + int(left[0])}"
+    note = f"{len(left)} rows with text instead of a time are left out, such as {place}"
     return replace(table, columns=columns, notes=(*table.notes, note)), rest
 
 

@@ -209,7 +209,7 @@ def unix_seconds(numbers: np.ndarray) -> tuple[np.ndarray, str, float, bool]:
             seconds = whole.astype(np.float64) + part.astype(np.float64) / per_second
             return seconds, f"{unit} since 1970", per_second, True
     is_dated = size >= EPOCH_SECONDS
-    note = "seconds since 1970" if is_dated else "numbers, as seconds"
+    note = "seconds since 1970" if is_dated else "numbers, read as seconds"
     return numbers.astype(np.float64), note, 1.0, is_dated
 
 

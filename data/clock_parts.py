@@ -110,13 +110,13 @@ class ClockParts:
     def note(self) -> str:
         """Description of the columns that are joined."""
         if "zone" in self.columns:
-            return f"the offsets of the times are those of column {self.columns['zone']!r}"
+            return f"the UTC offsets of the times are read from column {self.columns['zone']!r}"
         named = " and ".join(repr(name) for name in self.columns.values())
         if SECOND in self.columns:
-            kind = "GPS weeks, without leap seconds," if GPS_WEEK in self.columns else "modified Julian days"
-            return f"{kind} and seconds, in the columns {named}, are joined"
+            kind = "GPS weeks, not corrected for leap seconds," if GPS_WEEK in self.columns else "modified Julian days"
+            return f"{kind} and seconds are read from the columns {named}"
         ending = "; the hours 1 to 24 are read as 00:00 to 23:00" if ENDING in self.columns else ""
-        return f"date and time of day, in the columns {named}, are joined{ending}"
+        return f"date and time of day are read from the columns {named}{ending}"
 
     def cells(self, columns: Mapping[str, Any]) -> Any:
         """Return the joined text of each row. It is null if a part is missing or not a number."""

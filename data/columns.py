@@ -206,7 +206,7 @@ def _add_durations(found: ValueColumns, table: Table, skipped: list[str]) -> Non
         if any(cells) and None not in read:
             found.values[name] = np.array(read, np.float64)
             found.units[name] = named(name, "s")
-            found.notes.append(f"column {name!r}: durations, in seconds")
+            found.notes.append(f"column {name!r}: durations are converted to seconds")
             skipped.remove(name)
 
 
@@ -217,7 +217,7 @@ def _leave_out(found: ValueColumns, kind: str, is_left_out: Callable[[str, np.nd
         for name in left:
             del found.values[name]
             found.units.pop(name, None)
-        found.notes.append(f"left out, {kind}: {', '.join(map(repr, left))}; --column chooses columns")
+        found.notes.append(f"left out as {kind}: {', '.join(map(repr, left))}; --column chooses columns")
 
 
 def leave_out_counters(
@@ -294,7 +294,9 @@ def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> 
         raise ValueError(f"the only column of numbers, {name!r}, contains times; choose value columns with --column")
     del found.values[name]
     found.values[DURATION] = np.round(passed, 6)
-    found.notes.append(f"column {name!r} contains times: {DURATION!r} is the duration from the time of the row to it")
+    found.notes.append(
+        f"column {name!r} contains times; {DURATION!r} is the number of seconds from the time of the row to this time"
+    )
 
 
 def _refusal(table: Table, name: str) -> str:
@@ -308,4 +310,4 @@ def _refusal(table: Table, name: str) -> str:
     row = int(np.argmax(there))
     cell = re.sub(r"\s+", " ", str(cells[row].as_py()))[:40]
     place = f"but text such as {cell!r} in row {table.first_row + row}"
-    return f"column {name!r} has no numbers, {place}; choose others with --column"
+    return f"column {name!r} has no numbers, {place}; choose other columns with --column"

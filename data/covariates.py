@@ -57,7 +57,7 @@ def split_covariates(series: Series, count: int) -> Series:
     values, covariates = series.values[:, :-count], series.values[:, -count:]
     seen = np.flatnonzero(~np.isnan(values).all(axis=1))
     if not len(seen):
-        raise ValueError("no row has a value")
+        raise ValueError("the value columns are empty")
     end = int(seen[-1]) + 1
     return replace(
         series, times=series.times[:end], values=values[:end], names=series.names[:-count],

@@ -55,7 +55,7 @@ def read_cells(
         return dict(zip(names, table.columns, strict=True)), ()
     if len(remarks) > MOST_REMARK_SHARE * len(table):
         raise ValueError(_too_few(remarks[0], before))
-    note = f"{len(remarks)} lines among the rows have no separator, such as {remarks[0].text[:40]!r}: left out"
+    note = f"{len(remarks)} lines without a separator, such as {remarks[0].text[:40]!r}, are left out"
     return dict(zip(names, table.columns, strict=True)), (note,)
 
 

@@ -172,7 +172,7 @@ def _read_repaired(text: str, lines: Sequence[re.Match[str]], notes: tuple[str, 
     """Return the table of text that is drawn with lines and spaces, or whose header lacks the separator at the end of
     the other lines. Return None for other text."""
     if (separated := as_separated(text, [line[0] for line in lines], SEPARATORS)) is not None:
-        note = "the table is drawn as text: row numbers do not count its lines of dashes"
+        note = "the table has border lines, which row numbers do not count"
         return add_marks(read_text(separated, (*notes, note)), text[: lines[0].start()])
     if (sign := _missing_end([line[0] for line in lines])) is not None:
         return read_text(text[: lines[0].end()] + sign + text[lines[0].end() :], notes)
@@ -224,7 +224,7 @@ def _read_narrowed(
     width = len(_cells(lines[0][0], separator)) - len(left_out)
     cut = [separator.join(_quoted(cell, separator) for cell in _cells(line[0], separator)[:width]) for line in lines]
     table = read_text("\n".join(cut) + text[lines[1].end() :], notes)
-    note = f"columns {', '.join(map(repr, left_out))} have a cell in the first row only: left out"
+    note = f"columns {', '.join(map(repr, left_out))} are left out, because only their first row has a cell"
     return replace(table, notes=(*table.notes, note))
 
 

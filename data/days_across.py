@@ -44,7 +44,10 @@ def melt_days(table: Table) -> Table:
     labels = {name: rest[name].take(row) for name in before if name not in dates and _is_label(rest[name])}
     times = [f"{months[k]:%Y-%m}-{each + 1:02d}" for k, each in zip(row.tolist(), day.tolist(), strict=True)]
     columns = {TIME: pa.chunked_array([times]), **labels, VALUE: stacked.take(day * len(table) + row)}
-    note = f"each row is a month, in the columns {steps[0]!r} to {steps[-1]!r}; columns of whole months are left out"
+    note = (
+        f"each row is a month with its days in the columns {steps[0]!r} to {steps[-1]!r}; columns of monthly values "
+        "are left out"
+    )
     return Table(columns, table.separator, table.first_row, (*table.notes, note), table.marks)
 
 

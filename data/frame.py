@@ -202,7 +202,7 @@ def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.n
         return times, layout, read
     hours, name = found
     zone = f"Etc/GMT{-hours:+d}"
-    note = f"zone {zone}, from the difference to column {name!r}"
+    note = f"times are in zone {zone}, as their difference from column {name!r} shows"
     layout = replace(layout, options=replace(layout.options, zone=zone), notes=(*layout.notes, note))
     return times - 3600 * hours, layout, replace(read, note=read.note.replace("taken as UTC", f"taken as {zone}"))
 
@@ -297,7 +297,8 @@ def _read_values(
         if left and len(left) < len(names):
             names = [name for name in names if name not in left]
             notes.append(
-                f"left out, {'not the target' if target else 'calendar columns'}: {', '.join(map(repr, left))}"
+                f"left out {'because they are not the target' if target else 'as calendar columns'}: "
+                f"{', '.join(map(repr, left))}"
             )
     found = read_values(
         table, options.columns or names, rule, is_chosen=bool(options.columns), is_long=bool(by), strict=options.strict
@@ -318,7 +319,7 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
         at = int(np.argmax(steps < 0)) + 1
         row = first_row + int(rows[at])
         if strict:
-            raise ValueError(f"row {row}: times decrease; without --strict, rows are sorted")
+            raise ValueError(f"row {row}: times decrease; sort the rows, or leave out --strict")
         backwards = int((steps < 0).sum())
         notes.append(
             "rows were in reverse order"
@@ -332,5 +333,5 @@ def _select_rows(whole: Series, rows: np.ndarray, first_row: int, strict: bool) 
         notes.append(f"{repeated} rows have the same time as the row before")
     values = whole.values if is_whole and not is_back else whole.values[rows]
     if np.isnan(values).all():
-        raise ValueError("no row has a value")
+        raise ValueError("the value columns are empty")
     return replace(whole, times=times, values=values, rows=rows, notes=(*whole.notes, *notes))

@@ -35,8 +35,8 @@ def parse_horizon(text: str) -> tuple[int, float]:
         return 0, found[0] * SECONDS[found[1]]
     if found is None or not found[0].is_integer():
         raise ValueError(
-            "--horizon must be a number of rows such as 24 (also of months), or a duration such as 30min, 6h, 2 days "
-            f"or 1w, got {text!r}"
+            "--horizon must be a number of rows such as 24, or a duration such as 30min, 6h, 2 days "
+            f"or 1w, got {text!r}; if rows are months, give a number of rows"
         )
     if found[0] > MOST_AHEAD:
         raise ValueError(f"--horizon must be at most {MOST_AHEAD:,} rows, got {text!r}")

@@ -47,7 +47,7 @@ def melt_hours(table: Table) -> Table:
     columns: dict[str, Any] = {name: column.take(day) for name, column in rest.items() if name not in _totals(rest)}
     columns[TIME] = pa.chunked_array([[f"{each // 60:02d}:{each % 60:02d}" for each in minutes.tolist()]])
     columns[VALUE] = stacked.take(part * rows + day)
-    note = f"each row is a day, in the columns {steps[0]!r} to {steps[-1]!r}"
+    note = f"each row is a day with its times in the columns {steps[0]!r} to {steps[-1]!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note), table.marks)
 
 

@@ -128,7 +128,7 @@ def _read_list(document: list[Any]) -> Table | None:
         )
         rows = document[1:] if has_header else document
         if any(len(row) != len(names) for row in rows):
-            raise ValueError(f"rows differ in length; the first has {len(names)} values")
+            raise ValueError(f"the rows differ in length; give each row {len(names)} values, as many as the first row")
         return table_of_columns({str(name): [row[k] for row in rows] for k, name in enumerate(names)})
     return None if any(isinstance(row, list | Mapping) for row in document) else table_of_columns({"value": document})
 

@@ -61,9 +61,11 @@ def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], 
     parts = np.split(rows[np.argsort(codes[rows], kind="stable")], np.cumsum(counts)[:-1])
     found = {tuple(texts[at[parts[k][0]]] for texts, at in cells): parts[k] for k in np.argsort(first)}
     if not found:
-        raise ValueError(f"no row has a key, because column {', '.join(map(repr, by))} is empty")
+        raise ValueError(
+            f"no row has a value in all key columns ({', '.join(map(repr, by))}); choose other columns with --by"
+        )
     lost = len(table) - len(rows)
-    return found, [f"{lost} rows have no key: left out"] if lost else []
+    return found, [f"{lost} rows without a key are left out"] if lost else []
 
 
 def _key_column(column: Any) -> Any:

@@ -61,7 +61,7 @@ def read_labelled(text: str) -> Rows | None:
         rows.append(cells)
     names = dict.fromkeys(name for row in rows for name in row)
     columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
-    found = Rows(note="lines of labelled cells")
+    found = Rows(note="each line names its cells")
     found.add({}, **columns)
     return found
 
@@ -83,7 +83,7 @@ def read_fields(text: str) -> Rows | None:
     rows = [cells for cells in lines if len(cells) == len(names)]
     if not rows:
         return None
-    found = Rows(note="columns are named in a comment")
+    found = Rows(note="column names are read from a comment")
     found.add({}, **{name: [row[k] for row in rows] for k, name in enumerate(names)})
     return found
 
@@ -94,7 +94,7 @@ def read_access_log(text: str) -> Rows | None:
     Raises:
         ValueError: If the file is too large.
     """
-    return _read_requests(text, ACCESS, ACCESS_NAMES, "lines of an access log")
+    return _read_requests(text, ACCESS, ACCESS_NAMES, "each row is a line of an access log")
 
 
 def read_proxy_log(text: str) -> Rows | None:
@@ -104,7 +104,7 @@ def read_proxy_log(text: str) -> Rows | None:
     Raises:
         ValueError: If the file is too large.
     """
-    return _read_requests(text, PROXY, PROXY_NAMES, "lines of a proxy's log")
+    return _read_requests(text, PROXY, PROXY_NAMES, "each row is a line of a proxy's log")
 
 
 def _read_requests(text: str, line: re.Pattern[str], names: Sequence[str], note: str) -> Rows | None:
@@ -132,7 +132,7 @@ def read_records(text: str) -> Rows | None:
     for record in RECORD.split(text)[1:]:
         cells = (RECORD_CELL.fullmatch(line) for line in record.splitlines())
         rows.append({cell[1]: cell[2].strip() for cell in cells if cell is not None})
-    found = Rows(note="records with one line per cell")
+    found = Rows(note="each record has one line per cell")
     found.add({}, **{name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)})
     return found
 

@@ -44,12 +44,12 @@ def read_points(text: str) -> Rows | None:
     for number, line in _lines(text):
         found = pattern.fullmatch(line)
         if found is None:
-            raise ValueError(f"line {number}: {line[:60]!r} is not a point such as {first[0][:60]!r}")
+            raise ValueError(f"line {number} must be a point such as {first[0][:60]!r}, got {line[:60]!r}")
         labels, time, fields = PARSERS[pattern](found)
         times, values = series.setdefault(labels, ([], []))
         times.append(time)
         values.append(fields)
-    rows = Rows(note="one point per line")
+    rows = Rows(note="each line is a point")
     for labels, (times, values) in series.items():
         names = dict.fromkeys(name for fields in values for name in fields)
         rows.add(dict(labels), time=times, **{name: [fields.get(name) for fields in values] for name in names})

@@ -62,7 +62,7 @@ def read_log(text: str) -> Rows | None:
         if name != OTHERS or values.any():
             columns[name] = values.tolist()
     kinds = "kind" if len(counts) == 1 else "kinds"
-    result = Rows(note=f"a log: {len(numbers)} lines of {len(counts)} {kinds}, counted in steps of {step} s")
+    result = Rows(note=f"{len(numbers)} log lines of {len(counts)} {kinds}, counted in steps of {step} s")
     result.add({}, **columns)
     return result
 

@@ -44,7 +44,7 @@ def melt_months(table: Table) -> Table:
         "quarter" if are_quarters else MONTH: pa.chunked_array([pa.array(order // rows + 1)]),
         VALUE: stacked.take(order),
     }
-    note = f"each row is a year, in the columns {months[0]!r} to {months[-1]!r}"
+    note = f"each row is a year with its months in the columns {months[0]!r} to {months[-1]!r}"
     return Table(columns, table.separator, table.first_row, (*table.notes, note))
 
 

@@ -44,7 +44,7 @@ def read_named_values(text: str) -> Rows | None:
         times, values = series.setdefault(name, ([], []))
         times.append(time)
         values.append(value)
-    rows = Rows(note=f"the values in {count} of {len(lines)} lines such as {lines[0].strip()[:60]!r}")
+    rows = Rows(note=f"values are read from {count} of {len(lines)} lines, such as {lines[0].strip()[:60]!r}")
     for name, (times, values) in series.items():
         rows.add({"name": name}, **{TIME: times, "value": values})
     return rows
@@ -83,7 +83,7 @@ def read_frames(text: str) -> Rows | None:
     for time, interface, identifier, compact, spaced in frames:
         data = bytes.fromhex(compact if compact is not None else spaced)
         series.setdefault((interface, identifier), []).append((time, data))
-    rows = Rows(note="the bytes of the frames of a CAN bus")
+    rows = Rows(note="each row is a frame of a CAN bus with its bytes as values")
     for (interface, identifier), sent in series.items():
         labels = {"interface": interface} if len({key[0] for key in series}) > 1 else {}
         width = max(len(data) for _, data in sent)

@@ -46,6 +46,6 @@ def read_snapshots(text: str) -> Rows | None:
             column = [row[k] if k < len(row) else None for row in rows]
             if any(column):
                 columns[f"{kind} {name}"] = column
-    found = Rows(note=f"nmon: the tables {', '.join(tables)} side by side")
+    found = Rows(note=f"nmon: the columns of the tables {', '.join(tables)} are combined")
     found.add({}, **columns)
     return found

@@ -75,9 +75,11 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     names = unique_names([TIME, *_names(form[1])])[1:]
     columns: dict[str, Any] = {TIME: times} if None not in times else {}
     columns |= dict(zip(names, cells, strict=True))
-    note = f"the numbers in {len(rows)} of {len(lines)} lines such as {form[1].strip()[:60]!r}"
+    note = f"numbers are read from {len(rows)} of {len(lines)} lines, such as {form[1].strip()[:60]!r}"
     found = Rows(
-        note=note if has_year or TIME not in columns else f"{note}; they have no year, so {str(times[0])[:4]} is used"
+        note=note
+        if has_year or TIME not in columns
+        else f"{note}; the times have no year, so {str(times[0])[:4]} is used"
     )
     found.add({}, **columns)
     return found

@@ -39,7 +39,7 @@ MOST_WORDS: Final = 5
 SIGNS: Final = (
     (rf"^\(\s*{MONEY}?\s*(\d[^()]*?)\s*{MONEY}?\s*\)$", r"-\1", "numbers in brackets are negative"),
     (r"^(\d[\d.,]*)\s*-$", r"-\1", "a minus sign after a number is read as if it were before it"),
-    (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds such as <0.05 are read as the number, 0.05"),
+    (r"^(<|>|≤|≥|<=|>=)\s*([+-]?[\d.])", r"\2", "bounds are read as numbers, such as <0.05 as 0.05"),
     (r"^([+-])\s+([\d.])", r"\1\2", "blanks after signs are ignored"),
     (
         r"^([+-]?[\d.,]*\d[.]?)\s*(?:[*#†‡]+|\[\w{1,3}\]|\(\pL{1,2}\)|[¹²³⁰⁴-⁹ᵃ-ᶻ]+)$",
@@ -53,7 +53,7 @@ FLAG: Final = r"^([+-]?[\d.,]*\d)\s+([bcdefinprsuz]{1,3})$"
 NO_FLAGS: Final = ("sec", "in", "ns", "us", "ppb")
 
 RULE_NOTES: Final = {
-    "": "", "decimal comma": "decimal commas", "thousands": "commas separate thousands",
+    "": "", "decimal comma": "commas are decimal marks", "thousands": "commas separate thousands",
     "points": "points separate thousands",
 }  # fmt: skip
 AMBIGUOUS_POINTS: Final = (
@@ -157,7 +157,7 @@ def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units 
     if (units := split_units(cells)) is not None:
         return units.cells, (signs, [units.note]), units
     if (unflagged := _without_flags(cells)) is not None:
-        return unflagged, (signs, ["letters after numbers are flags, and are left out"]), None
+        return unflagged, (signs, ["letters after numbers are flags and are ignored"]), None
     return cells, (signs, []), None
 
 
@@ -346,7 +346,7 @@ def report_unreadable(name: str, row: int, reason: str, count: int, *, strict: b
         raise ValueError(
             f"{message}; leave the cell empty, choose columns with --column, or read the file without --strict"
         )
-    return f"{message}: read as missing"
+    return f"{message}; read as missing"
 
 
 def _cast(cells: Any, rule: str) -> np.ndarray:

@@ -33,7 +33,7 @@ def without_headers(
     if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
         return text, encoded, ()
     text = text[:start] + pattern.sub("", text[start:])
-    return text, None, (f"{count} lines repeat the header: left out",)
+    return text, None, (f"{count} lines that repeat the header are left out",)
 
 
 def _has_comments(rows: str) -> bool:

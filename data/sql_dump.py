@@ -44,7 +44,7 @@ def read_dump(text: str) -> Table | None:
     ((name, cells),) = rows.items()
     width = len(cells[0]) if cells else 0
     if not cells or any(len(row) != width for row in cells):
-        raise ValueError(f"the rows of table {name!r} differ in length, or there are none; save the rows as CSV")
+        raise ValueError(f"table {name!r} has no rows, or rows of different lengths; save its rows as CSV")
     check_cells(len(cells) * width)
     header = names.get(name, [])
     header = header if len(header) == width else [f"column {k + 1}" for k in range(width)]

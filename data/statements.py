@@ -33,7 +33,7 @@ def read_statement(text: str) -> Rows | None:
     dates, amounts, name = _entries(text) if is_mt940 else _records(text)
     if not dates:
         raise ValueError("the bank statement has no entries with a date and an amount")
-    found = Rows(note=f"the entries of a bank statement in the format {'MT940' if is_mt940 else 'QIF'}")
+    found = Rows(note=f"each row is an entry of a bank statement in the format {'MT940' if is_mt940 else 'QIF'}")
     found.add({}, **{DATE: dates, name: amounts})
     return found
 

@@ -117,7 +117,7 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
         if 1 < len(found) <= len(column) // 2 and not is_determined:
             shown = " and ".join(repr(str(cell)) for cell in found[:2])
             raise ValueError(
-                f"column {name!r} has {shown}; values with several units do not form a series; give --by {name!r}"
+                f"column {name!r} contains the units {shown}, but a series must have one unit; give --by {name!r}"
             )
 
 

@@ -177,7 +177,7 @@ def choose_table(tables: Sequence[Block], sheet: str | None) -> tuple[Block, str
         raise ValueError(f"the file has {len(tables)} tables; choose one with {listed}")
     chosen = longest if sheet is None else names.index(sheet)
     more = f", {names[chosen]!r} of {len(tables)}; --sheet chooses others" if len(tables) > 1 else ""
-    return tables[chosen], f"the table from line {tables[chosen].first + 1} on is read{more}"
+    return tables[chosen], f"the table that starts in line {tables[chosen].first + 1} is read{more}"
 
 
 def _is_table(lines: Sequence[str]) -> bool:
@@ -224,7 +224,7 @@ def choose_kind(text: str) -> tuple[str, str] | None:
     body = [separator.join(_quoted(cell, separator) for cell in row[1:])
             for row, each in zip(rows, kinds, strict=True) if each == kind]  # fmt: skip
     named = separator.join(_quoted(cell.strip() or f"column {k}", separator) for k, cell in enumerate(header, start=2))
-    return "\n".join([named, *body]) + "\n", f"the lines that begin with {kind!r} are the rows"
+    return "\n".join([named, *body]) + "\n", f"only lines that begin with {kind!r} are read as rows"
 
 
 def _quoted(cell: str, separator: str) -> str:

@@ -57,7 +57,7 @@ def add_date(table: Table, titles: str) -> Table:
             before = moment
         found.append(cell if moment is None else str(datetime.combine(day, moment.time())))
     columns: dict[str, Any] = {**table.columns, name: pa.chunked_array([pa.array(found, pa.string())])}
-    note = f"the date {first:%Y-%m-%d} is in the lines above the header"
+    note = f"the date {first:%Y-%m-%d} is read from the lines above the header"
     return replace(table, columns=columns, notes=(*table.notes, note))
 
 

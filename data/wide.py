@@ -73,7 +73,7 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
         columns[TIME] = pa.chunked_array([dates]).take(step)
     elif all(YEAR_NAME.fullmatch(name.strip()) for name in steps):
         columns[YEAR] = pa.chunked_array([steps]).take(step)
-    note = f"each row is a series, in the columns {steps[0]!r} to {steps[-1]!r}"
+    note = f"each row is a series with its values in the columns {steps[0]!r} to {steps[-1]!r}"
     notes = (note, f"rows without numbers are left out: {', '.join(map(repr, left[:4]))}") if left else (note,)
     return Table(columns, table.separator, table.first_row, (*table.notes, *notes))
 

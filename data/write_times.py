@@ -85,7 +85,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
         try:
             return stamps.cast(kind, safe=is_finest)  # coarser units may round
         except pa.ArrowInvalid:
-            raise ValueError("times in nanoseconds end in 2262; use microseconds") from None
+            raise ValueError(
+                "times in nanoseconds cannot represent dates after the year 2262; use microseconds"
+            ) from None
     cell = re.sub(BRACKETED, r"\1\2:00", re.sub(ZONE_NAME, "", sample.as_py().strip()))
     written = None if series.form == ISO else _by_format(series, times, cell, str(series.form))
     return pa.array(_by_iso(series, times, cell) if written is None else written)

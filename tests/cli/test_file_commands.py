@@ -171,7 +171,7 @@ def test_a_folder_is_its_files_each_a_series(tmp_path: Path) -> None:
     ("text", "options", "reported"),
     [
         ("when,y\n1/2/2024,1\n1/3/2024,2\n", (), "--time-format='%d/%m/%Y' or --time-format='%m/%d/%Y'"),
-        ("time,y\n2024-01-01,a\n2024-01-02,b\n", (), "such as 'a' in row 2; choose others with --column"),
+        ("time,y\n2024-01-01,a\n2024-01-02,b\n", (), "such as 'a' in row 2; choose other columns with --column"),
         ("time,y\n2024-01-01,1\nsoon,2\n", (), "row 3, column 'time': 'soon'"),
         ("time,y\n2024-01-01,1\n,2\n", (), "row 3, column 'time': the time is missing"),
         ("y\n1\n2\n", ("--query", "select 1"), "--query requires an SQLite or DuckDB database"),

@@ -99,7 +99,7 @@ def orders() -> Iterator[Kind]:
         "intervals",
         lambda t: f"{t:%d.%m.%Y %H:%M} - {t + timedelta(hours=12):%d.%m.%Y %H:%M}",
         SPREAD,
-        note="the beginnings of intervals",
+        note="the start of each interval is read",
     )
 
 
@@ -168,5 +168,5 @@ def hours() -> Iterator[Kind]:
             f"date and time in {language}",
             table([*names, "y"], [f"{t:%d/%m/%Y}" for t in SPREAD], [f"{t:%H:%M}" for t in SPREAD], VALUES, by=";"),
             SPREAD,
-            note="are joined",
+            note="date and time of day are read from",
         )

@@ -72,7 +72,7 @@ EXPORTS = (
            "% program   : RTKPOST ver.2.4.3\n% pos mode  : kinematic\n%\n"
            "%  GPST          latitude(deg) longitude(deg)  height(m)   Q  ns\n",
            lambda r: (f"2295 {86400 + r.k}.000   48.{100000 + 7 * r.k % 11}   11.{500000 + 13 * r.k % 17}   "
-                      f"{r.v:9.4f}   1  {8 + r.k % 3}"), note="GPS weeks, without leap seconds"),
+                      f"{r.v:9.4f}   1  {8 + r.k % 3}"), note="GPS weeks, not corrected for leap seconds"),
     export("Eve Home", [t + timedelta(days=20) for t in TENS],
            {"Temperature in °C": VALUES, "Air Quality in ppb": COUNTS},
            "Eve Room\nExported on 31/01/2024\n\nDate;Temperature in °C;Air Quality in ppb\n",

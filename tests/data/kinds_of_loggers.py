@@ -50,7 +50,7 @@ def loggers() -> Iterator[Kind]:
             )
             for each in range(4)
         },
-        note="the bytes of the frames of a CAN bus",
+        note="each row is a frame of a CAN bus with its bytes as values",
     )
 
 

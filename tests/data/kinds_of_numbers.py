@@ -100,7 +100,7 @@ def separators() -> Iterator[Kind]:
         lambda v: f'"{v:.3f}"'.replace(".", ","),
         given=small,
         by=",",
-        note="decimal commas",
+        note="commas are decimal marks",
     )
     yield cells("German thousands", lambda v: f"{v:,.2f}".translate(SWAPPED), given=large)
     french = str.maketrans(",.", "\u202f,")

@@ -40,7 +40,7 @@ def drawn() -> Iterator[Kind]:
     sap = f"{line}\n|Buchungsdat.|Menge     |ME |\n{line}\n" + rows(
         lambda t, v: f"|{t:%d.%m.%Y}  |{decimal_comma(v):>10}|KG |", DAYS
     )
-    yield plain("SAP list", f"{sap}\n{line}\n".encode(), DAYS, "Menge", note="drawn as text")
+    yield plain("SAP list", f"{sap}\n{line}\n".encode(), DAYS, "Menge", note="border lines")
     psql = "         time          | y \n-----------------------+---\n" + rows(
         lambda t, v: f" {t:%Y-%m-%d %H:%M:%S}+00 | {v}", HOURS
     )
@@ -77,7 +77,9 @@ def exports() -> Iterator[Kind]:
     )
     yield plain("total below", f"{total}\n,187234\n".encode(), DAYS, "Users", note="1 rows at the end have no time")
     total = rows(lambda t, v: f"{t:%d.%m.%Y};{decimal_comma(v)}", DAYS)
-    yield plain("sum in words", f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(), DAYS, "Wert", note="have no time")
+    yield plain(
+        "sum in words", f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(), DAYS, "Wert", note="text instead of a time"
+    )
     cloud = "Label,CPU\n,i-0abc\n" + rows(lambda t, v: f"{t:%Y/%m/%d %H:%M:%S},{v}", HOURS)
     yield plain("label below the header", cloud.encode(), HOURS, "CPU", note="1 lines below the header are names")
     nth = "# Users\n# ------\nNth day,y\n" + "\n".join(f"{k:04d},{v}" for k, v in enumerate(VALUES))
@@ -88,7 +90,7 @@ def exports() -> Iterator[Kind]:
     )
     yield plain(
         "numbered records", plc.encode(), [t + timedelta(days=20) for t in HOURS],
-        note="left out, row numbers or elapsed times: 'Record'",
+        note="left out as row numbers or elapsed times: 'Record'",
     )  # fmt: skip
 
 

@@ -162,7 +162,7 @@ def energy() -> Iterator[Kind]:
             (name,): ([60.0 * k for k in range(ROWS)], {"value": values})
             for name, values in (("Temperature (°C)", VALUES), ("Humidity (%)", OTHERS))
         },
-        note="the values in 60 of 60 lines",
+        note="values are read from 60 of 60 lines",
     )
     rtl = b"".join(
         dump({"time": str(t), "model": m, "id": i, "battery_ok": 1, "temperature_C": v}) + b"\n"

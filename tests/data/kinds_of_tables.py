@@ -77,7 +77,7 @@ def labels() -> Iterator[Kind]:
             [2024] * ROWS,
         ),
         DAYS,
-        note="left out, identifiers: 'product_id'",
+        note="left out as identifiers: 'product_id'",
     )
     yield plain("labels that are no series", table(["date", "weather", "y"], dates, ["sun", "rain"] * 15, VALUES), DAYS)
 

@@ -34,8 +34,8 @@ def test_merged_cells_are_completed_but_a_missing_one_is_not() -> None:
     names = [f"{month:%b}" for month in MONTHS]
     years = [month.year if month.month == 1 else "" for month in MONTHS]
     series = read_frame(read_table(table(["Year", "Month", "y"], years, names, VALUES)))[()]
-    assert "empty cells of 'Year' repeat the cell above" in series.notes
+    assert "empty cells of 'Year' are filled with the value above" in series.notes
     assert [str(each)[:7] for each in series.moments(series.times[[0, ROWS - 1]])] == ["2022-01", "2024-06"]
     missing = [month.year if k != 5 else "" for k, month in enumerate(MONTHS)]
     series = read_frame(read_table(table(["Year", "Month", "y"], missing, names, VALUES)))[()]
-    assert len(series.times) == ROWS - 1 and not any("repeat the cell above" in note for note in series.notes)
+    assert len(series.times) == ROWS - 1 and not any("filled with the value above" in note for note in series.notes)

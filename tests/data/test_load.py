@@ -137,7 +137,7 @@ def test_a_frame_of_arrow_is_read_as_its_file_is() -> None:
     assert series.times.tolist() == [1709942400.25, 1709942400.252]
     assert np.array_equal(series.values, [[1.5], [np.nan]], equal_nan=True)
     assert series.rows is not None and series.rows.tolist() == [0, 2]
-    with pytest.raises(ValueError, match="series 'a / 2': no row has a value"):
+    with pytest.raises(ValueError, match="series 'a / 2': the value columns are empty"):
         read_frame(table, by=["sensor", "hall"])
     for empty in (table[:0], pa.table({})):
         with pytest.raises(ValueError, match="no rows"):

@@ -46,7 +46,7 @@ def test_lines_are_counted_by_template_and_time(form: str, tmp_path: Path) -> No
     counts = {name: table.columns[name].to_pylist() for name in names[1:]}
     errors = next(name for name in names if "ERROR db: connection lost to <*>" in name)
     assert sum(map(sum, counts.values())) == 150 and sum(counts[errors][24:]) == 0 < sum(counts[errors][:24])
-    assert table.notes == ("a log: 150 lines of 3 kinds, counted in steps of 10 s",)
+    assert table.notes == ("150 log lines of 3 kinds, counted in steps of 10 s",)
 
 
 def test_lines_of_web_servers_and_of_syslog() -> None:

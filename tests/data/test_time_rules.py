@@ -64,7 +64,7 @@ def _lines(count: int, every: int) -> list[str]:
 def test_a_few_remarks_among_the_rows_are_left_out_with_a_note() -> None:
     series = read("\n".join(["time,a,b", *_lines(60, 25), ""]))[ALONE]
     assert len(series.times) == 60
-    assert "2 lines among the rows have no separator, such as 'MARK set': left out" in series.notes
+    assert "2 lines without a separator, such as 'MARK set', are left out" in series.notes
 
 
 @pytest.mark.parametrize("lines", [_lines(60, 3), [*_lines(60, 60)[:-1], "2024-01-01"]])

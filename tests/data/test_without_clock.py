@@ -60,7 +60,7 @@ def test_days_that_end_at_midnight_go_on() -> None:
         (b"<?xml version='1.0'?><a/>", "no elements that repeat"),
         (b"<?xml version='1.0'?>" + b"<a>" * 60 + b"</a>" * 60, "nested deeper than 40 levels"),
         (b"<html><p>no table</p></html>", "this HTML has no table"),
-        (b"-- dump\nINSERT INTO a VALUES (1,2),(3);", "differ in length"),
+        (b"-- dump\nINSERT INTO a VALUES (1,2),(3);", "rows of different lengths"),
         (b"-- dump\nINSERT INTO a VALUES (1,2);\nINSERT INTO b VALUES (1);", "tables 'a', 'b'"),
         (b"-- dump\nINSERT INTO a VALUES (1,'2", "is damaged"),
         (b"@attribute name string\n@data\na:b:1,2\n", "a line has 2 attributes"),

@@ -23,7 +23,7 @@ def test_what_was_decided_in_reading_is_said(tmp_path: Path, capsys: pytest.Capt
     assert batches[1].times.tolist() == [[float(k) for k in range(48, 60)]]
     lines = capsys.readouterr().err.splitlines()
     assert lines[: len(lines) // 2] == lines[len(lines) // 2 :]
-    for note in ("times: column 'Zeit', numbers, as seconds", "decimal commas", BACKWARDS):
+    for note in ("times: column 'Zeit', numbers, read as seconds", "commas are decimal marks", BACKWARDS):
         assert sum(line.startswith("room.csv: ") and note in line for line in lines) == 2, note
 
 
