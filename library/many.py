@@ -223,7 +223,10 @@ class Streams:
             )
         packed, window = split_state(payload, self._runtime)
         if window:
-            raise ValueError("the state contains a window for late rows; continue it with rfa.Stream")
+            raise ValueError(
+                "the state contains a window for late rows, which rfa.Streams does not support; continue it with "
+                "rfa.Stream"
+            )
         return self._runtime.unpack(packed)
 
     def _rows(self, keys: Sequence[Hashable] | Array) -> Array:

@@ -158,7 +158,9 @@ def check_mixture(runtime: FilterRuntime, option: str) -> None:
         ValueError: If the model is not a mixture. The message names `option`.
     """
     if not runtime.experts:
-        raise ValueError(f"{option} requires a mixture such as default, but the model is {runtime.name!r}")
+        raise ValueError(
+            f"{option} requires a model that combines several forecasts, such as 'default', got {runtime.name!r}"
+        )
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:

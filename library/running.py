@@ -29,8 +29,12 @@ def run_series(
     """
     alarms = request.alarms
     if alarms.needs_times and series.clock is None:
-        needs = "an alarm rate per time requires" if alarms.needs_times == "rate" else "the option mute requires"
-        raise ValueError(f"the data have no time column, which {needs}; name the time column, or change this option")
+        needs, remedy = (
+            ("an alarm rate per time", "use a share of the rows such as 0.001")
+            if alarms.needs_times == "rate"
+            else ("mute", "leave out mute")
+        )
+        raise ValueError(f"{needs} requires times, but the data have no time column; name it with `time`, or {remedy}")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {rows_of(series)[row] + 1}: times must be at most {LARGEST_TIME:g} in absolute value")
     if is_most(alarms, step := usual_step(series)):

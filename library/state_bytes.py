@@ -73,7 +73,9 @@ def stored_stream(state: bytes, model: str | Path | None = None) -> StoredStream
         request = OutputOptions.from_document(options)
         covariates = tuple(map(str, description.get("known", ())))
     except (KeyError, TypeError, ValueError):
-        raise ValueError("the bytes are not the state of a Stream") from None
+        raise ValueError(
+            "the bytes are not the state of a Stream, or are damaged; pass the bytes that its method state returned"
+        ) from None
     if model is None and system is None:
         model = name
     found = find_model(model, columns, system, len(covariates))
@@ -97,4 +99,6 @@ def split_description(state: bytes) -> tuple[Any, bytes]:
             raise ValueError
         return json.loads(state[begin : begin + length]), state[begin + length :]
     except (ValueError, TypeError, AttributeError, struct.error):
-        raise ValueError("the bytes are not the state of a Stream") from None
+        raise ValueError(
+            "the bytes are not the state of a Stream, or are damaged; pass the bytes that its method state returned"
+        ) from None

@@ -57,7 +57,7 @@ class Windows:
             if k not in self.matched
         )
         if len(names) == len(self.spans):
-            raise ValueError(f"no window matches any series; the first one is {names[0]}")
+            raise ValueError(f"no window matches a series; compare the keys of the series with those of {names[0]}")
         return names
 
 

@@ -110,7 +110,7 @@ def _read(reply: Any, most: int, end: float) -> bytes:
         parts.append(part)
         size += len(part)
         if time.monotonic() > end:
-            raise TimeoutError("the reply did not arrive in time")
+            raise TimeoutError("the reply did not arrive within the timeout")
     return b"".join(parts)
 
 

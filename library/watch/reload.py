@@ -17,7 +17,7 @@ def reloadable(old: Config, new: Config) -> Config:
         ValueError: If the new configuration has another kind of source.
     """
     if (before := _kind(old)) != (after := _kind(new)):
-        raise ValueError(f"source: {before} can be replaced by {after} only with a restart")
+        raise ValueError(f"source: a change from {before} to {after} requires a restart")
     parts = {
         "source": (old.source, new.source) if before != "prometheus" else (None, None),
         "sink.metrics": (old.sink.metrics, new.sink.metrics),

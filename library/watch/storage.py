@@ -85,7 +85,9 @@ class FileStorage:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise StateError(f"{path}: another process is using this file") from None
+            raise StateError(
+                f"{path}: another process is using this file; stop that process, or choose another file"
+            ) from None
 
     def states(self) -> Iterator[bytes]:
         if self._path.exists():
@@ -112,7 +114,7 @@ class FileStorage:
 
     def append(self, index: int, frame: bytes) -> None:
         if self._journal is None:
-            raise OSError(f"{self._journal_path}: the states were not written to this journal")
+            raise OSError(f"{self._journal_path}: the journal is not open, because the states have not been saved")
         del self._ends[index + 1 :]
         self._journal.seek(self._ends[index])
         content = memoryview(_LENGTH.pack(len(frame)) + frame)
@@ -272,7 +274,10 @@ class RedisStorage:
         with self._redis.pipeline(transaction=True) as transaction:
             transaction.watch(self._root)
             if transaction.hget(self._root, "owner") != self._owner.encode():
-                raise StateError(f"{self.name}: another process has started to use this storage")
+                raise StateError(
+                    f"{self.name}: another process has started to use this storage; "
+                    "run only one process for each storage"
+                )
             if not is_done():
                 transaction.multi()
                 change(transaction)

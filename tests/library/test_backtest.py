@@ -129,7 +129,7 @@ def test_windows_of_no_series_are_named(tmp_path: Path) -> None:
     by_room = {one.name: one.scores for one in found.series}
     assert by_room["hall"] is not None and by_room["hall"].empty == 1  # that without a room is of both
     path.write_text("room,from,to\nhal,2026-03-01,2026-03-02\n")
-    with pytest.raises(ValueError, match="no window matches any series; the first one is"):
+    with pytest.raises(ValueError, match="no window matches a series; compare the keys of the series with those of"):
         rfa.backtest(rooms(), windows=path, **OPTIONS)
 
 

@@ -130,7 +130,7 @@ def test_an_alarm_that_is_none_is_refused(options: dict[str, Any], reported: str
     ids=["forecast", "Stream"],
 )
 def test_weights_of_a_model_that_mixes_none_are_refused(call: Callable[[], Any]) -> None:
-    with pytest.raises(ValueError, match="weights requires a mixture such as default"):
+    with pytest.raises(ValueError, match="weights requires a model that combines several forecasts"):
         call()
 
 

@@ -141,7 +141,7 @@ def test_reload_names_what_needs_a_restart(
     assert "changes of sink.metrics, state take effect after a restart" in caplog.text
     path.write_text(f'step = "1m"\n[source.stdin]\n{query}')
     assert not running.watch.reload(path)
-    assert "source: prometheus can be replaced by stdin only with a restart" in caplog.text
+    assert "source: a change from prometheus to stdin requires a restart" in caplog.text
     running.abandon()
 
 
