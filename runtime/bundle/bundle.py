@@ -130,7 +130,7 @@ class Bundle:
 
     def _configuration(self, kind: type[Family], name: str) -> Family:
         if not isinstance(self._family, kind):
-            raise BundleError(f"bundle {self.name!r} is not a {name}")
+            raise BundleError(f"bundle {self.name!r} has kind {self.kind!r}, but a {name} is required")
         return self._family
 
     @property

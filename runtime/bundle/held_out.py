@@ -151,7 +151,7 @@ def _difference(
         return f"the stated confidence is {stated:.6f}, but the model computes {found:.6f}"
     lead = best - np.partition(scores, -2)[-2] if scores.size > 1 else np.inf
     if lead > 2 * error and is_right != (int(scores.argmax()) == token):
-        return f"the most probable token is {'wrong' if is_right else 'right'}, which differs from the stored result"
+        return f"the most probable token is {'wrong' if is_right else 'right'}, but the row states the opposite"
     return None
 
 

@@ -264,7 +264,7 @@ class FilterRuntime(FilterStates):
         check_readout(levels, horizon, samples)
         if options.mode not in self._calibration:
             missing = f'model {self.name!r} does not support the mode "{options.mode}"'
-            message = f"{missing}, which requires the graphs of a bundle; leave out mode"
+            message = f"{missing}, which only a bundle with graphs supports; leave out mode"
             raise InvalidInput(message, param="mode", code="no_such_mode")
         passes = self.passes.checked(options.passes, self.name)
         experts = self.experts if options.weights else ()

@@ -92,7 +92,8 @@ def system_for(document: object, column: str, key: str = "", *, is_only: bool = 
     found = whole.get("series") if isinstance(whole, Mapping) and set(whole) <= {"series", "fits"} else None
     if not isinstance(found, Mapping) or not found:
         raise InvalidSystem(
-            "series", "must contain systems by the names of their series, and no other entry except fits"
+            "series",
+            "must contain a system for each series, by the name of the series; besides series, only fits is allowed",
         )
     labels = [series_label(key, column, is_only=is_only), series_label(key, column, is_only=False)]
     for label in labels:

@@ -140,7 +140,9 @@ class LateWindow:
         for kept in self._rows[bisect_left(self._times, row.t) : place]:
             if _inputs_of(kept.row) == _inputs_of(row):
                 raise InvalidInput(
-                    f"{param} and all values are equal to those of an earlier row", param=param, code="repeated"
+                    f"{param} and all values are equal to those of an earlier row; send each row only once",
+                    param=param,
+                    code="repeated",
                 )
         is_late = place < len(self._rows)
         self._rows.insert(place, _KeptRow(row, is_counted))
@@ -173,8 +175,8 @@ class LateWindow:
         if t >= oldest and len(self._times) - place <= MOST_BACK and not (first.count and t < first.time):
             return
         message = (
-            f"{param} is before the window for late rows, which reaches {self.length:g} before the newest time and "
-            f"contains at most {MOST_BACK} rows"
+            f"{param} is before the window for late rows; a row may be at most {self.length:g} older than the newest "
+            f"time, and at most {MOST_BACK} rows may follow it"
         )
         raise InvalidInput(message, param=param, code="too_late")
 

@@ -111,7 +111,7 @@ def _common_time(options: MergeOptions) -> float:
         )
     prior = options.prior
     if prior is not None and (not prior.count or prior.time > t):
-        message = "prior must have a time, which must not be after the times of the states."
+        message = f"prior must contain an observation, and its time must not be after the time of the merge, {t:g}."
         raise InvalidInput(message, param="prior", code="time_not_monotonic")
     return t
 

@@ -38,7 +38,7 @@ def drift_of(transition: Array, lag: float) -> Array:
     values = np.linalg.eigvals(transition)
     size = np.abs(values)
     if size.min() <= 1e-14 * size.max():
-        raise ValueError("is singular, but in continuous time no component of the state vanishes within a step")
+        raise ValueError("is singular, but the transition matrix of a system in continuous time is invertible")
     negative = (values.real < 0) & (np.abs(values.imag) <= 1e-10 * size)
     if negative.any():
         raise ValueError(
@@ -48,7 +48,7 @@ def drift_of(transition: Array, lag: float) -> Array:
     root, squarings = np.asarray(transition, np.float64), 0
     while np.linalg.norm(root - np.eye(len(root)), 1) > NEAR_ONE:
         if squarings == MOST_ROOTS:
-            raise ValueError("does not have a logarithm that can be computed")
+            raise ValueError("has no real logarithm that can be computed, so it is not e^(A dt) of a matrix A")
         root, squarings = _square_root(root), squarings + 1
     drift: Array = _logarithm(root) * (2.0**squarings / lag)
     back = moved(spectrum(drift), lag)
@@ -74,7 +74,7 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     rate = (found.basis @ rate @ found.basis.conj().T).real
     rate = (rate + rate.T) / 2
     if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
-        raise ValueError("cannot be produced by process noise in continuous time")
+        raise ValueError("is not the covariance of process noise in continuous time with this F")
     return np.asarray(rate)
 
 

@@ -221,7 +221,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return a complete document for a document that contains matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
-        raise InvalidSystem("A", "is required, or F with dt; set only one of them")
+        raise InvalidSystem("A", "or F with dt is required; set only one of them")
     if ("dt" in given) != ("F" in given):
         raise InvalidSystem("dt", "is the time step of F; set both or neither")
     first = "A" if "A" in given else "F"
@@ -282,7 +282,9 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
     size = len(block(whole).sensor)
     if size * whole["dimensions"] > MOST_STATES:
         name = "harmonics" if name == "seasonal" and size > MOST_STATES // 2 else "dimensions"
-        raise InvalidSystem(name, f"give {size * whole['dimensions']} states, but at most {MOST_STATES} are supported")
+        raise InvalidSystem(
+            name, f"give {size * whole['dimensions']} states, but at most {MOST_STATES} are supported; use fewer"
+        )
     return {**whole, **_shared(given, size * whole["dimensions"], whole["dimensions"])}
 
 

@@ -236,7 +236,7 @@ def refusal(bundle: Bundle, device: str) -> str | None:
     if config.n_slots > MAX_SLOTS or 2 * config.head_dim > MAX_WIDTH:
         return f"the kernels support up to {MAX_SLOTS} memory slots and keys with up to {MAX_WIDTH} real dimensions"
     if torch.device(device).type == "cuda" and not _has_compiler():
-        return "Triton cannot find a C compiler to build the kernels of its memory slots"
+        return "Triton needs a C compiler to build the kernels of the memory slots, but does not find one"
     return None
 
 

@@ -32,7 +32,7 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
     if runtime.rounding == 0:
         return _reproduced(runtime, bundle, "this device", golden)
     unrounded = TorchLanguageRuntime(bundle, device=runtime.device, streams=1, max_rows=1, dtype=torch.float32)
-    _reproduced(unrounded, bundle, "this device without rounding", golden)
+    _reproduced(unrounded, bundle, "this device in float32", golden)
     return _reproduced(runtime, bundle, "this device", loosen(golden, runtime.rounding))
 
 

@@ -154,7 +154,7 @@ def refusal(bundle: Bundle) -> str | None:
 def model_refusal(config: LanguageConfig) -> str | None:
     """Return the reason why compiled code does not support a model. Return None if it supports the model."""
     if not config.has_slots:
-        return "it has no memory slots, so attention needs the ONNX graph"
+        return "it has no memory slots, and only ONNX Runtime supports attention without them"
     if config.window:
         return f"it has window={config.window}, but only window=0 is supported"
     if config.innovation != "key":

@@ -136,7 +136,7 @@ def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
         return NEVER
     if unknown := set(options) - set(OPTIONS):
         name = f"alarm.{min(unknown)}"
-        message = f"{name} is not a field of an alarm; the fields are {', '.join(OPTIONS)}"
+        message = f"{name} is not an option of alarms; the options are {', '.join(OPTIONS)}"
         raise InvalidInput(message, param=name, code="extra_forbidden")
     if "rate" not in options:
         raise InvalidInput(f"alarm.rate is required: {RATE_FORM}", param="alarm.rate", code="missing")

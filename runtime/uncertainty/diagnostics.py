@@ -88,8 +88,10 @@ def diagnose(
     found = []
     observations = sum(checks.weighted_nis_bins)
     if is_whole and model.suits_any and observations < LEAST:
-        rows = "1 row" if observations == 1 else f"{observations or 'no'} rows"
-        found.append(_warning(model, "few_rows", f"{rows} could be compared with a forecast, so intervals are wide"))
+        rows = "only 1 row" if observations == 1 else f"only {observations} rows" if observations else "no rows"
+        found.append(
+            _warning(model, "few_rows", f"intervals are wide, because {rows} could be compared with a forecast")
+        )
     probability = FALSE_WARNINGS / (2 + len(checks.components) + sum(lead.scored > 0 for lead in checks.leads))
     share = checks.outliers / observations if observations else 0.0
     if share > MANY_OUTLIERS and _is_rare(share, MANY_OUTLIERS, observations, probability):

@@ -93,7 +93,7 @@ def without_bias(observations: np.ndarray, bias: Sequence[Sequence[float] | None
 
 def bias_out_of_range(param: str) -> InvalidInput:
     """Return the error for a bias whose subtraction moves an observation beyond the limit."""
-    return _error(param, f"must leave the observation at a magnitude of at most {LARGEST_OBSERVATION:g}")
+    return _error(param, f"must not move the observation to a magnitude above {LARGEST_OBSERVATION:g}")
 
 
 def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model: str) -> np.ndarray:
@@ -169,8 +169,8 @@ def out_of_range(field: str, model: str) -> InvalidInput:
     """Return the error for an observation with which the results of a filter are not finite."""
     return _error(
         field,
-        f"leads to numbers outside the range of model {model!r}; the observation must be closer to the previous one, "
-        "or its noise closer to 1, or its time closer to the previous time, or the horizon must be shorter",
+        f"leads to results that model {model!r} cannot represent; send an observation closer to the previous one, a "
+        "noise closer to 1, a time closer to the previous time, or a shorter horizon",
     )
 
 

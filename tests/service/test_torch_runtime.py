@@ -81,7 +81,7 @@ def test_what_rounding_would_hide_is_found_without_it(bundle: Bundle, monkeypatc
     supported = bundle.golden | {"cases": supported_cases(bundle.golden["cases"], runtime.passes.most)}
     wide = loosen(supported, runtime.rounding)
     reproduce(runtime, bundle, AttentionSession(runtime), where="this device", golden=wide)
-    with pytest.raises(BundleError, match=r"golden\.json on this device without rounding: case"):
+    with pytest.raises(BundleError, match=r"golden\.json on this device in float32: case"):
         check_golden_on(runtime, bundle)
 
 
@@ -211,7 +211,9 @@ async def test_a_request_for_which_memory_does_not_suffice_is_reported_to_come_a
 def test_a_window_is_refused_by_name(books_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = open_bundle(books_bundle)
     monkeypatch.setattr(bundle, "_family", bundle.language.model_copy(update={"window": 4}))
-    with pytest.raises(UnsupportedError, match=r"bundle 'books' uses a window of 4 exact tokens.*RFA_DEVICE=cpu"):
+    with pytest.raises(
+        UnsupportedError, match=r"bundle 'books' uses exact attention to the last 4 tokens.*RFA_DEVICE=cpu"
+    ):
         TorchLanguageRuntime(bundle, device="cpu", streams=1)
 
 

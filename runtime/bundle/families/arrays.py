@@ -58,7 +58,7 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     for name in sorted(rules.keys() - found.keys())[:1]:
         raise BundleError(f"{file}: {name} is missing, but the configuration requires it")
     for name in sorted(found.keys() - rules.keys())[:1]:
-        raise BundleError(f"{file}: {name[:80]} is not part of the configuration")
+        raise BundleError(f"{file}: {name[:80]} is not an array of this configuration")
     for name, rule in rules.items():
         if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
             stored = f"{found[name].dtype}{list(found[name].shape)}"
@@ -81,7 +81,7 @@ def _problem(array: AnyArray, rule: ArrayRule) -> str | None:
     if rule.is_covariance and not _is_covariance(array.astype(np.float64)):
         return "is not a covariance matrix"
     if rule.value is not None and not _is_near(array, rule.value, rule.tolerance):
-        return "does not follow from the configuration and the other arrays"
+        return "differs from the value that is computed from the configuration and the other arrays"
     return None
 
 

@@ -126,5 +126,9 @@ def _check_side(
     if found == expected:
         return
     first = next((one for one, two in zip(found, expected, strict=False) if one != two), None)
-    detail = f"{first.name} {first.dtype}{list(first.shape)}" if first is not None else f"there are {len(found)}"
+    detail = (
+        f"{first.name} {first.dtype}{list(first.shape)}"
+        if first is not None
+        else f"{len(found)} tensors are declared, expected {len(expected)}"
+    )
     raise BundleError(f"{MANIFEST_FILE}: the {side} of {graph.file} do not match the configuration: {detail}")

@@ -170,7 +170,7 @@ class LinearConfig(FilterConfig):
         if not (
             1 <= clusters <= n and top % 2 and top < 2 * MAX_TERMS and nodes == table[:1] and nodes <= (MAX_NODES,)
         ):
-            raise ValueError("member, nodes and node_weights do not match each other")
+            raise ValueError("the shapes of member, nodes and node_weights do not match each other")
         return {"rate": (clusters,), "power": ((top + 1) // 2, n, n), "noise": (top, n, n)}
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
@@ -227,7 +227,7 @@ class LinearConfig(FilterConfig):
         noise = found["noise"][0] if "member" in weights else found["noise"]
         formed = dual @ process @ dual.conj().T
         if np.abs(noise - formed).max() > allowed * np.abs(formed).max(initial=0.0):
-            raise ValueError("the noise of the modes does not match the process noise")
+            raise ValueError("noise differs from the process noise in the coordinates of the modes")
 
 
 Span = Annotated[float, Field(gt=0, le=1e15)]

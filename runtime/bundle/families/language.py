@@ -93,8 +93,8 @@ class LanguageConfig(FamilyConfig):
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
-            return "an extension of RFA (confidence, bias or horizon)"
-        return f"a window of {self.window} exact tokens" if self.window else None
+            return "the option confidence, bias or horizon"
+        return f"exact attention to the last {self.window} tokens" if self.window else None
 
     @model_validator(mode="after")
     def _slots_are_whole(self) -> Self:

@@ -220,7 +220,7 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, AnyArray]], object], str]] = {
     "no decay": (without("decay"), "decay is missing"),
     "another": (
         lambda arrays: arrays.update(more=np.ones(1, np.float32)),
-        "more is not part of the configuration",
+        "more is not an array of this configuration",
     ),
     "a layer more": (
         lambda arrays: arrays.update({name: np.concatenate([arrays[name], arrays[name][:1]]) for name in CONSTANTS}),
@@ -254,7 +254,7 @@ def test_constants_that_fit_other_weights_are_refused(damage: str) -> None:
 
 WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object], str]] = [
     ("language", LANGUAGE, without("norm.weight"), "norm.weight is missing"),
-    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not part of the configuration"),
+    ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not an array of this configuration"),
     ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions contains a value"),
     ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
@@ -267,7 +267,7 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
         "covaria",
     ),
     ("linear", LINEAR, replaced("rate_re", lambda array: array * np.float32(1.1)), "rates and basis"),
-    ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "noise of the modes"),
+    ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "coordinates of the modes"),
     ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu does not follow"),
     ("linear", CHAIN, without("member"), "noise_.* is missing|member|is not in|noise_im is|noise_re is"),
     ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "do not match"),

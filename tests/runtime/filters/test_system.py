@@ -171,7 +171,7 @@ def test_a_column_has_its_system_among_models() -> None:
 
 REFUSED: list[tuple[Any, str, str]] = [
     (3, "system", "must be an object"),
-    ({}, "system.A", "is required, or F with dt"),
+    ({}, "system.A", "or F with dt is required"),
     ({**VELOCITY, "F": [[1]], "dt": 1}, "system.A", "set only one of them"),
     ({**VELOCITY, "dt": 1}, "system.dt", "time step of F"),
     ({**VELOCITY, "H": [[1, 0]]}, "system.H", "and C are names of the same"),
