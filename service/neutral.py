@@ -26,7 +26,7 @@ class Only:
         reason: Reason why other values are rejected, for error messages.
     """
 
-    def __init__(self, *values: Any, reason: str = "not supported here") -> None:
+    def __init__(self, *values: Any, reason: str = "this value is not supported") -> None:
         self.values = values
         self.reason = reason
 

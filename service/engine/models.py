@@ -113,7 +113,7 @@ class _Loader:
             taken = (
                 "two bundles have the name" if name in self._bundles else "a bundle has the name of a built-in model,"
             )
-            raise BundleError(f"{taken} {name!r}; export one of them with another name")
+            raise BundleError(f"{taken} {name!r}; export a bundle with another name")
         self._bundles[name], self._golden_values[name] = bundle, 0
         if bundle.kind == "lm":
             self._texts.append((None, partial(self._add_language, bundle)))

@@ -133,12 +133,14 @@ class Scheduler:
                 return
             if self.running >= self._max_running and len(self._waiting) >= self._max_waiting:
                 message = (
-                    f"The server is processing {self.running} requests, and {len(self._waiting)} are waiting; try "
-                    "again later."
+                    f"The queue is full: {self.running} requests are running, and {len(self._waiting)} are waiting; "
+                    "try again later."
                 )
                 raise self._refusal("queue_full", message)
             if self.running >= self._max_running and self._wait.seconds(len(self._waiting)) > self._queue_seconds:
-                raise self._refusal("queue_slow", "The expected waiting time is too long; try again later.")
+                raise self._refusal(
+                    "queue_slow", "The expected waiting time exceeds the limit of this server; try again later."
+                )
             job._scheduler = self
             self._jobs.add(job)
             if not self._waiting:

@@ -146,7 +146,8 @@ async def _open(
     if state is not None:
         if session is not None and SessionReference.is_one(state):
             raise InvalidRequest(
-                "return_state must not name a session if state does, because that session is updated; leave it out.",
+                "return_state must not name a session if state names one, because the request updates that session; "
+                "leave out return_state.",
                 param="return_state",
                 code="session_name",
             )
