@@ -380,7 +380,9 @@ def _finished(out: Path, data: Path) -> dict[str, Any]:
     """Return the record of a finished run."""
     record: dict[str, Any] = json.loads((out / RECORD_FILE).read_text())
     if record["data"] != file_hashes(_read_files(data)):
-        raise ValueError(f"{out} contains a run on other files than those in {data}; choose another --out")
+        raise ValueError(
+            f"{out} contains a run that was trained on files other than those in {data}; choose another --out"
+        )
     tqdm.write(LEFT.format(out), file=sys.stderr)
     return record
 

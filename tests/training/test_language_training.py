@@ -136,7 +136,7 @@ def test_a_run_is_refused_other_text(data, tmp_path):
         (other / f"{split}.txt").write_text("when shall we three meet again, in thunder, lightning, or in rain? " * 300)
     train_language(config, data, out, device="cpu")
     before = (out / "tokenizer.json").read_bytes()
-    with pytest.raises(ValueError, match="a run on other files than those in"):
+    with pytest.raises(ValueError, match="a run that was trained on files other than those in"):
         train_language(config, other, out, device="cpu")
     with pytest.raises(ValueError, match="started with different text"):
         train_language(config, other, out, steps=24, device="cpu")

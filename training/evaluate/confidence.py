@@ -183,7 +183,9 @@ def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
     trained_on = set(bundle.manifest.provenance["training"]["data"].values())
     seen = [name for name, digest in file_hashes(files).items() if digest in trained_on]
     if seen:
-        raise ValueError(f"{', '.join(seen)}: bundle {bundle.name!r} was trained or calibrated on this text")
+        raise ValueError(
+            f"{', '.join(seen)}: bundle {bundle.name!r} was trained or calibrated on this text; use other text"
+        )
     return files
 
 
