@@ -300,6 +300,10 @@ def _print_notes(name: str, read: dict[Key, Series]) -> None:
 
 def _print_first(lines: Iterator[str]) -> None:
     found = list(lines)
-    shown = found if len(found) <= SHOWN else [*found[:SHOWN], f"messages that are not shown: {len(found) - SHOWN}"]
+    shown = (
+        found
+        if len(found) <= SHOWN
+        else [*found[:SHOWN], f"further messages, which are not shown: {len(found) - SHOWN}"]
+    )
     for line in shown:
         typer.echo(line, err=True)

@@ -53,7 +53,9 @@ def check_output(option: str, path: Path, endings: Sequence[str], sources: Seque
         raise ValueError(f"{option} must end in {allowed}, got {path.name!r}; choose another file name")
     folder = path.parent
     if not folder.is_dir():
-        raise ValueError(f"{option}: the directory {str(folder)!r} does not exist; create it or name another")
+        raise ValueError(
+            f"{option}: the directory {str(folder)!r} does not exist; create it, or name another directory"
+        )
     if path.is_dir():
         raise ValueError(f"{option}: {str(path)!r} is a directory; name a file")
     if not os.access(path if path.exists() else folder, os.W_OK):

@@ -138,7 +138,9 @@ class Task:
                 "0.001"
             )
         if self.alarm.needs_times and series.clock is None:
-            raise ValueError(f"--mute contains times, but {file} has no time column; name it with --time")
+            raise ValueError(
+                f"--mute requires times, but {file} has no time column; name it with --time, or leave out --mute"
+            )
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
                 f"{self.option} requests an alarm for more than half of the rows of {file}, which are {step:,.12g} s "

@@ -102,7 +102,7 @@ def _check(sources: Sequence[str], out: Path | None, reading: ReadOptions, other
     if reading.known or reading.start or reading.end or reading.every or reading.missing or reading.time_format:
         others = [*others, "--known, --from, --to, --every, --missing or --time-format"]
     if others:
-        raise ValueError(f"--stream does not support {others[0]}; remove one of them")
+        raise ValueError(f"--stream does not support {others[0]}; remove --stream, or the unsupported options")
     for option, value in (("--by", reading.by), ("--time", reading.time), ("--out", out)):
         if not value:
             raise ValueError(f"--stream requires {option}")

@@ -150,7 +150,9 @@ def _check(options: Config) -> None:
         and options.state.file is not None
         and not options.state.file.absolute().parent.is_dir()
     ):
-        raise ValueError(f"state.file: the directory of {options.state.file} does not exist; create it or name another")
+        raise ValueError(
+            f"state.file: the directory of {options.state.file} does not exist; create it, or name another directory"
+        )
     source = Prometheus(options.source.prometheus) if options.source.prometheus is not None else None
     for query in options.query:
         size = find_model(query.model, 1).runtime.state_bytes
