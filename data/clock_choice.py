@@ -249,8 +249,8 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
     is_line = len(columns) == 1 or (len(columns) == 2 and re.search(r"\d:\d\d:\d\d", line))
     if is_line and len(line) > LONGEST_NAME and " " in line:
         raise ValueError(
-            f"lines such as {line[:60]!r} are not rows of a table, and their numbers are written in different ways; "
-            "save the times and numbers as CSV"
+            f"the file is not a table, because lines such as {line[:60]!r} write their numbers in different ways; save "
+            "the times and numbers as CSV"
         )
     others = [name for name, column in columns.items() if numeric_sample(column) is not None] or list(columns)[-1:]
     for name, column in columns.items():

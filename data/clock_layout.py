@@ -66,7 +66,11 @@ def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout
     zone = zone_of(clock, rest, names) if options.zone == "UTC" else None
     if zone is None:
         return layout
-    return replace(layout, options=replace(layout.options, zone=zone[0]), notes=(f"zone {zone[0]}, {zone[1]}",))
+    return replace(
+        layout,
+        options=replace(layout.options, zone=zone[0]),
+        notes=(f"times are in zone {zone[0]}, as stated {zone[1]}",),
+    )
 
 
 def _joined(table: Table, rest: dict[str, Any], parts: ClockParts, options: ReadOptions) -> Layout:

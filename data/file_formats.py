@@ -140,7 +140,7 @@ def _decompress(content: bytes, sheet: str | None) -> tuple[bytes, str | None]:
         else:
             break
     if len(content) >= MAX_BYTES:
-        raise ValueError("the file has 2 GiB or more, which is the limit; split it")
+        raise ValueError("the file must be smaller than 2 GiB; split it")
     return content, sheet
 
 

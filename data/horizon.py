@@ -81,7 +81,7 @@ def future_times(series: Series, text: str) -> np.ndarray:
         raise ValueError("--horizon requires two rows with different times, which determine the step between rows")
     if not rows:
         if seconds / step > MOST_AHEAD:
-            raise ValueError(f"--horizon {text} exceeds the limit of {MOST_AHEAD:,} rows of {step:g} s")
+            raise ValueError(f"--horizon {text} exceeds the limit of {MOST_AHEAD:,} rows, which are {step:g} s apart")
         rows = int(seconds / step + 1) + 1  # calendar steps may be slightly shorter
     found = _next(series, step, rows)
     if seconds:

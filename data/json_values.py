@@ -70,7 +70,7 @@ def check_cells(count: int) -> None:
         ValueError: If there are more than MOST_CELLS cells.
     """
     if count > MOST_CELLS:
-        raise ValueError(f"the file has more than {MOST_CELLS:,} values, which is the limit; split it")
+        raise ValueError(f"the file exceeds the limit of {MOST_CELLS:,} values; split it")
 
 
 def table_of_rows(rows: Sequence[Mapping[str, Any]]) -> Table:

@@ -69,7 +69,7 @@ class MissingRule:
             if marks:
                 counts = ", ".join(f"{mark:.6g} ({int((values == mark).sum())} cells)" for mark in marks)
                 values = _without(values, marks)
-                notes.append(f"column {name!r}: {counts} read as missing; --missing {OFF} keeps such values")
+                notes.append(f"column {name!r}: {counts} read as missing; --missing {OFF} keeps these values")
             notes += [f"column {name!r}: {x:.6g} is far from all other values; --missing={x:.6g} reads it as missing"
                       for x in single]  # fmt: skip
         return values, notes

@@ -47,7 +47,7 @@ def expand_sources(sources: Sequence[str]) -> list[str]:
             files = sorted(str(path) for path in Path(source).iterdir() if path.is_file() and may_be_table(path.name))
             if not files:
                 endings = " or ".join(TABLES[:2])
-                raise ValueError(f"directory {source!r} has no tables, such as files that end in {endings}")
+                raise ValueError(f"directory {source!r} contains no files with a supported ending, such as {endings}")
         elif not is_url(source) and re.search(r"[*?\[]", source) and not Path(source).exists():
             # Path.glob does not accept absolute patterns.
             files = sorted(path for path in glob(source, recursive=True) if Path(path).is_file())  # noqa: PTH207
@@ -72,7 +72,7 @@ def read_source(source: str | Path) -> bytes:
     else:
         content = _read(Path(source))
     if len(content) >= MAX_BYTES:
-        raise ValueError(f"{display_name(source)} has 2 GiB or more, which is the limit; split it")
+        raise ValueError(f"{display_name(source)} must be smaller than 2 GiB; split it")
     return content
 
 

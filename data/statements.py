@@ -32,7 +32,7 @@ def read_statement(text: str) -> Rows | None:
         raise ValueError("a bank statement may have at most 64 MiB; split the file")
     dates, amounts, name = _entries(text) if is_mt940 else _records(text)
     if not dates:
-        raise ValueError("the bank statement has no entries with a date and an amount")
+        raise ValueError("the bank statement has no entries with a date and an amount; save the entries as CSV")
     found = Rows(note=f"each row is an entry of a bank statement in the format {'MT940' if is_mt940 else 'QIF'}")
     found.add({}, **{DATE: dates, name: amounts})
     return found

@@ -101,14 +101,14 @@ def split_units(cells: Any) -> Units | None:
     is_multiple = set(present) <= MULTIPLES.keys() and not _any(cells, SPACE_BEFORE)
     if is_multiple and (len(present) > 1 or (has_bare and present[0] not in RARE)):
         example = cells.filter(pc.fill_null(pc.not_equal(written, ""), False))[0].as_py()
-        note = f"{_multiples(present)}, such as {example!r}; cells without one of them are in the base unit"
+        note = f"{_multiples(present)}, such as {example!r}; cells without such a suffix are in the base unit"
         return Units(chunked, _factors(encoded, [MULTIPLES.get(unit, 1.0) for unit in units]), "", note)
     if (pc.sum(is_not_zero).as_py() or 0) > MOST_BARE * seen:
         return None
     if not has_bare and any(set(present) == {*pair} for pair in DEGREES):
         celsius, fahrenheit = next(pair for pair in DEGREES if set(present) == {*pair})
         is_other = _factors(encoded, [float(unit == fahrenheit) for unit in units])
-        note = f"in {celsius}; cells in {fahrenheit} are converted"
+        note = f"values are in {celsius}; cells in {fahrenheit} are converted"
         return Units(chunked, 1 - is_other * 4 / 9, celsius, note, -is_other * 160 / 9)
     sizes = {present[0]: 1.0} if len(present) == 1 and present[0] not in COUNTS else _sizes(present)
     if sizes is None:
@@ -119,10 +119,12 @@ def split_units(cells: Any) -> Units | None:
         chunked = pc.if_else(pa.chunked_array([is_not_zero]), pa.scalar(None, pa.string()), chunked)
     smallest = min(sizes, key=lambda unit: sizes[unit])
     if len(present) == 1:
-        return Units(chunked, None, smallest, f"in {smallest}")
+        return Units(chunked, None, smallest, f"values are in {smallest}")
     scale = [sizes.get(unit, sizes[smallest]) / sizes[smallest] for unit in units]
     others = ", ".join(sorted(set(present) - {smallest}))
-    return Units(chunked, _factors(encoded, scale), smallest, f"in {smallest}; cells in {others} are converted")
+    return Units(
+        chunked, _factors(encoded, scale), smallest, f"values are in {smallest}; cells in {others} are converted"
+    )
 
 
 def _any(cells: Any, pattern: str) -> bool:
@@ -132,7 +134,7 @@ def _any(cells: Any, pattern: str) -> bool:
 
 
 def _multiples(present: list[str]) -> str:
-    return f"{', '.join(present)} are read as multiples"
+    return f"the suffixes {', '.join(present)} are read as multiples"
 
 
 def _factors(encoded: Any, sizes: list[float]) -> np.ndarray:

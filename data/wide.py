@@ -50,7 +50,7 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     if not _are_many_dates(steps) and clock_column(others) is not None:
         return table
     if len(steps) * len(table) > MOST_VALUES:
-        raise ValueError(f"the table has more than {MOST_VALUES:,} values, which is the limit; split it")
+        raise ValueError(f"the table exceeds the limit of {MOST_VALUES:,} values; split it")
     there = np.stack([is_there(table.columns[name]) for name in steps])  # [steps, rows]
     # Empty cells after the last value are not part of a series.
     is_kept = np.maximum.accumulate(there[::-1], axis=0)[::-1]

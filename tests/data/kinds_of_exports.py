@@ -162,7 +162,7 @@ EXPORTS = (
            {"Gross Sales": VALUES, "Net Sales": OTHERS},
            '"Date","Time","Time Zone","Gross Sales","Net Sales","Event Type"\n',
            lambda r: f'"{r.t:%Y-%m-%d}","14:05:10","Eastern Time (US & Canada)","${r.v}","${r.o}","Payment"',
-           note="zone America/New_York, in column 'Time Zone'"),
+           note="zone America/New_York, as stated in column 'Time Zone'"),
     export("Jira", [t.replace(hour=9, minute=15) for t in DAYS], {"Custom field (Story Points)": VALUES},
            "Summary,Issue key,Issue id,Created,Custom field (Story Points),Sprint,Sprint\n",
            lambda r: f'"Do {r.k}",AB-{r.k},{10000 + r.k},{r.t:%d/%b/%y} 9:15 AM,{r.v},S1,S2'),
