@@ -74,7 +74,7 @@ class Table:
         for number, (key, warnings_of_series) in enumerate(self.diagnostics.items()):
             if number == MOST_WARNED:
                 warnings.warn(
-                    f"and {len(self.diagnostics) - number} more series have warnings; check each of them separately",
+                    f"{len(self.diagnostics) - number} more series have warnings; check each of them separately",
                     UserWarning,
                     stacklevel=stack_level(),
                 )

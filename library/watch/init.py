@@ -62,8 +62,8 @@ def choose_queries(prometheus: Prometheus, now: float) -> list[Choice]:
             found.append(Choice(free, expr, kind, series))
     if not found:
         raise SourceError(
-            f"none of the metrics that were checked, at most {MOST_COUNTED} of {len(names)}, has 1 to {MOST_SERIES} "
-            "series with changing values; write the queries by hand"
+            f"no metric with 1 to {MOST_SERIES} series and changing values was found among up to {MOST_COUNTED} of "
+            f"{len(names)} metrics; write the queries by hand"
         )
     return found
 

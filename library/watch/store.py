@@ -108,7 +108,8 @@ class Store:
         self._waiting.append(self._seal(_packed(header, arrays), "journal", self._count + len(self._waiting)))
         if sum(map(len, self._waiting)) > MOST_WAITING_BYTES:
             raise StateError(
-                f"{self.name} cannot be written, and {MOST_WAITING_BYTES:,} bytes are waiting to be written"
+                f"{self.name} cannot be written, and more than {MOST_WAITING_BYTES:,} bytes are waiting; check "
+                "the storage, and start the command again"
             )
         self.flush()
 

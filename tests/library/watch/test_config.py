@@ -98,7 +98,7 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
         ('name = "load"', 'name = "my load"', "16: query[1].name: must be 1 to 64 letters, digits and the characters"),
         ("[sink.metrics]", '[state]\nredis = "x"', '8: state.redis: must be a URL such as "redis://127.0.0.1:6379/0"'),
         ('tz = "Europe/Berlin"', 'alarm = "1/day"', "19: query[1].alarm: must be a table such as {name = value}"),
-        ('direction = "up"', 'min_deviation = "big"', "query[0]: alarm.min_deviation must be from 0 to"),
+        ('direction = "up"', 'min_deviation = "big"', "query[0]: alarm.min_deviation must be a number from 0 to"),
     ],
 )  # fmt: skip
 def test_errors_name_the_line_the_key_and_what_is_allowed(old: str, new: str, message: str) -> None:
