@@ -202,7 +202,9 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
     if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
-        message = f"by must name 1 to {MOST_KEYS} columns of the body, but not {', '.join(sorted(RESERVED))}"
+        message = (
+            f"by must name 1 to {MOST_KEYS} columns of the body; the names {', '.join(sorted(RESERVED))} are reserved"
+        )
         raise InvalidRequest(message, param=BY, code="no_key")
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations

@@ -96,7 +96,9 @@ def check_names(environment: Mapping[str, str]) -> None:
     valid = {PREFIX + name.upper() for name in FIELDS} | OTHER_VARIABLES
     for name in sorted(environment):
         if name.upper() in RETIRED:
-            raise ConfigurationError(f"{name} is no longer supported; set {RETIRED[name.upper()]}, which determines it")
+            raise ConfigurationError(
+                f"{name} is no longer supported; its value is derived from {RETIRED[name.upper()]}, so set this instead"
+            )
         if name.upper().startswith(PREFIX) and name.upper() not in valid:
             meant = difflib.get_close_matches(name.upper(), sorted(valid), n=1)
             nearest = difflib.get_close_matches(name.upper(), sorted(valid), n=3, cutoff=0)

@@ -126,7 +126,7 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
     except TimeoutError:
         raise BundleError(f"{path.name}: the check did not finish within {seconds:g} s") from None
     if answer is None:
-        raise BundleError(f"{path.name}: the subprocess that checked it {await _describe_exit(process)}")
+        raise BundleError(f"{path.name}: the subprocess that checks the bundle {await _describe_exit(process)}")
     match answer:
         case {"refused": str(reason)}:
             raise BundleError(f"{path.name}: {_plain(reason)}")
@@ -137,7 +137,7 @@ async def _read_result(process: asyncio.subprocess.Process, path: Path, seconds:
             "golden_values": int(count),
         }:
             return CheckedBundle(name, kind, digest, count)
-    raise BundleError(f"{path.name}: the subprocess that checked it sent an unexpected result")
+    raise BundleError(f"{path.name}: the subprocess that checks the bundle sent an unexpected result")
 
 
 async def _read_answer(process: asyncio.subprocess.Process, seconds: float) -> Mapping[str, Any] | None:

@@ -26,7 +26,7 @@ VERSIONS: Final = (b"1.0", b"1.1")
 # A field value must not contain control characters except tab (RFC 9110, 5.5).
 _NOT_TEXT: Final = re.compile(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|\r(?!\n)|(?<!\r)\n")
 _BARE: Final = re.compile(rb"(?<!\r)\n")
-_LINES: Final = "The request line and headers must be lines of text that end with CR LF."
+_LINES: Final = "The request line and headers must consist of lines of text, each of which ends with CR LF."
 _FOLDED: Final = re.compile(rb"\r\n[ \t]")
 _FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]|\r?\Z")
 
