@@ -132,8 +132,8 @@ def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -
     if start_values.size < MIN_VALUES:
         count = f"{start_values.size} value{'' if start_values.size == 1 else 's'}"
         raise ValueError(
-            f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}; leave the column "
-            "out, or fit more rows"
+            f"column {name!r} has {count} in the training part; a structural model needs {MIN_VALUES}; leave the "
+            "column out, or fit more rows"
         )
     if np.nanmax(np.abs(values)) > MOST_SIZE:
         raise ValueError(f"column {name!r} contains values larger than {MOST_SIZE:g} in magnitude; use a larger unit")

@@ -155,13 +155,13 @@ def _check(
         "direction": (direction in get_args(Direction), "be up, down or both"),
         "min_deviation": (
             isinstance(min_deviation, Real) and 0 <= min_deviation <= LARGEST_OBSERVATION,
-            f"be from 0 to {LARGEST_OBSERVATION:g}",
+            f"be a number from 0 to {LARGEST_OBSERVATION:g}",
         ),
         "range": (limits is None or _is_range(limits), "be a list of the lower and the upper limit"),
         "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
         "rules": (
             isinstance(rules, Collection) and bool(rules) and all(rule in get_args(Rule) for rule in rules),
-            f"be some of {', '.join(SHARES)}",
+            f"be one or more of {', '.join(SHARES)}",
         ),
     }
     for field, (is_good, expected) in checks.items():

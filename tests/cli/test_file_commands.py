@@ -36,7 +36,7 @@ def test_inspect_shows_how_a_file_is_read_without_computing(tmp_path: Path) -> N
     assert lines["clock"] == "time (Europe/Berlin)"
     assert lines["rows"].endswith("3,600 s apart, 0 gaps")
     assert "238 values from 14" in lines["column"] and "2 missing, seasons of 24 rows" in lines["column"]
-    assert "-999 (2 cells) read as missing; --missing none keeps such values" in out
+    assert "-999 (2 cells) read as missing; --missing none keeps these values" in out
 
 
 def test_inspect_names_each_series() -> None:
@@ -97,7 +97,7 @@ def test_rules_select_what_may_raise_an_alarm(tmp_path: Path) -> None:
         int(row["alarms"]) for row in detected
     )
     for options, expected in (
-        (("detect", "--rules", "value,level"), "--rules must be some of value, stretch, standstill, gap"),
+        (("detect", "--rules", "value,level"), "--rules must be one or more of value, stretch, standstill, gap"),
         (("filter", "--rules", "value"), "--rules requires an alarm rate"),
     ):
         code, out, err = rfa(options[0], path, *AUTO, *options[1:])

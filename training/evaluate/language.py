@@ -106,7 +106,9 @@ def window_losses(
     start = first + scored - length
     count = (len(tokens) - 1 - first) // scored
     if start < 0:
-        raise ValueError(f"windows of {length} tokens with {scored} scored ones require first >= {length - scored}")
+        raise ValueError(
+            f"windows of {length} tokens, {scored} of them scored, require first >= {length - scored}, got {first}"
+        )
     if count < 1:
         raise ValueError(f"the text has {len(tokens)} tokens, but one window needs {start + length + 1}")
     device = model.embedding.weight.device
