@@ -31,6 +31,6 @@ def read_fit(text: str) -> Rows | None:
         if cells.get(TIME, "").isdigit() and len(cells[TIME]) < 11:
             cells[TIME] = datetime.fromtimestamp(ORIGIN + int(cells[TIME]), UTC).isoformat()
     names = dict.fromkeys(name for cells in rows for name in cells)
-    found = Rows(note=f"the messages {usual[0][0]!r} of a FIT file" if usual else "")
+    found = Rows(note=f"only the messages {usual[0][0]!r} of the FIT file are read" if usual else "")
     found.add({}, **{name: [cells.get(name) for cells in rows] for name in names})
     return found if rows else None

@@ -272,7 +272,7 @@ def _read_series(
         if problem is not None and not by:
             raise problem
         if by:
-            notes.append(f"series: column {' and '.join(map(repr, by))}")
+            notes.append(f"series: one for each key in column {' and '.join(map(repr, by))}")
     if options.time is None and clock is not None and len(others := date_columns(rest)) > 1:
         more_dates = ", ".join(repr(name) for name in others if name != clock)
         notes.append(f"times: other columns with dates are {more_dates}; --time chooses the time column")

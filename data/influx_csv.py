@@ -50,5 +50,5 @@ def join_tables(tables: list[Table]) -> Table:
         return table.columns.get(name, pa.chunked_array([pa.array([fill] * len(table), pa.string())]))
 
     columns = {name: pa.chunked_array([c for t in tables for c in cells(t, name).chunks]) for name in names}
-    note = f"annotated CSV with {len(tables)} kinds of tables" if len(tables) > 1 else "annotated CSV"
+    note = f"annotated CSV with {len(tables)} tables of different columns" if len(tables) > 1 else "annotated CSV"
     return Table(columns, ",", tables[0].first_row, (*tables[0].notes, note))

@@ -122,7 +122,7 @@ def gluonts(document: Any) -> Rows | None:
     listed = document if isinstance(document, list) else [document]
     if not _are_objects(listed) or not all(isinstance(series.get("target"), list) for series in listed):
         return None
-    rows = Rows(note="the values of 'target' are the rows of a series")
+    rows = Rows(note="the values of 'target' are read as the rows of a series")
     for number, series in enumerate(listed):
         labels = {"item_id": series.get("item_id", series.get("id", str(number)))}
         times = time_steps(series.get("start"), series.get("freq"), len(series["target"]))

@@ -44,10 +44,10 @@ RIGHT: dict[str, tuple[dict[str, Any], list[tuple], list[str], list[float], list
         [start("2026-03-01T00:02:36") + 0.257, start("2026-03-01T00:10:30") + 0.686], [19.2, 19.2], "on and off"),
     "influx_hosts.csv": (
         {}, [("db01",), ("db02",)], ["_value"], [start("2026-02-01"), start("2026-02-01") + 20], [24.664, 24.7785],
-        "series: column 'host'"),
+        "series: one for each key in column 'host'"),
     "influx_tables.csv": (
         {}, [("usage_user",), ("running",)], ["_value"], [start("2026-02-01"), start("2026-02-01") + 20],
-        [23.4835, 24.6129], "series: column '_field'"),
+        [23.4835, 24.6129], "series: one for each key in column '_field'"),
     "lastgang.csv": (
         {}, [()], ["Verbrauch in kWh", "Außentemperatur (°C)"], [start("2026-01-01"), start("2026-01-01T01")],
         [1325.75, 1429.92], "Windows-1252"),

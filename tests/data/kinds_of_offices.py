@@ -99,7 +99,7 @@ def mixed() -> Iterator[Kind]:
                 ("EUR", [t for k, t in enumerate(DAYS) if k % 3], [v for k, v in enumerate(VALUES) if k % 3]),
             )
         },
-        note="series: column 'currency'",
+        note="series: one for each key in column 'currency'",
     )
     yield Kind(
         "epochs in seconds and milliseconds",

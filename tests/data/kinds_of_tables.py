@@ -32,7 +32,12 @@ def long() -> Iterator[Kind]:
     mixed = sorted(rows, key=lambda row: row[1])
     for shape, chosen in (("blocks", rows), ("mixed", mixed)):
         for key, when, y in (("unique_id", "ds", "y"), ("device", "time", "y"), ("city", "date", "y")):
-            yield Kind(f"{shape} by {key}", lines([key, when, y], chosen), both, note=f"series: column '{key}'")
+            yield Kind(
+                f"{shape} by {key}",
+                lines([key, when, y], chosen),
+                both,
+                note=f"series: one for each key in column '{key}'",
+            )
     yield Kind(
         "target of GluonTS",
         lines(["item_id", "timestamp", "target", "price"], [(*row, k % 7) for k, row in enumerate(rows)]),
