@@ -61,7 +61,7 @@ def fuse(
     """
     if prior is None:
         if own_priors is not None:
-            raise ValueError("own_priors requires prior")
+            raise ValueError("own_priors requires prior; pass both, or neither")
         return _sum(posteriors)
     information, evidence = _information("prior", prior)
     shape = information.shape[-1:]
@@ -138,7 +138,7 @@ def _information(name: str, given: Gaussian, shape: tuple[int, ...] | None = Non
             f"got {list(mean.shape)} and {list(covariance.shape)}"
         )
     if not (np.isfinite(mean).all() and np.isfinite(covariance).all()):
-        raise ValueError(f"{name} must be finite")
+        raise ValueError(f"{name}: mean and covariance must be finite")
     if not np.allclose(covariance, covariance.mT, rtol=TOLERANCE, atol=TOLERANCE * np.abs(covariance).max()):
         raise ValueError(f"{name}.covariance must be symmetric")
     try:
@@ -168,7 +168,7 @@ def _gaussian(information: Array, evidence: Array) -> Gaussian:
 def _checked(weights: Sequence[float], count: int) -> Array:
     shares = np.asarray(weights, np.float64)
     if shares.shape != (count,) or not (shares >= 0).all() or not abs(shares.sum() - 1) <= 1e-9:
-        raise ValueError(f"weights must be {count} non-negative numbers that sum to 1")
+        raise ValueError(f"weights must be {count} non-negative numbers that sum to 1, got {shares.tolist()}")
     return shares
 
 

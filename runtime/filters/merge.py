@@ -105,7 +105,8 @@ def _common_time(options: MergeOptions) -> float:
     t = latest if options.t is None else options.t
     if t < latest:
         raise InvalidInput(
-            "t must not be before the last time of a state, because states can only be predicted forward.",
+            f"t must not be before the last time of a state, {latest:g}, because states can only be predicted forward, "
+            f"got {t:g}.",
             param="t",
             code="time_not_monotonic",
         )

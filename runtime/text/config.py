@@ -218,7 +218,9 @@ class LanguageModelConfig(StrictConfig):
                 f"got mixer {self.mixer!r}, n_slots {self.n_slots} and kernel {self.kernel!r}"
             )
         if self.own_readout and "recurrent" not in self.modes:
-            raise ValueError("own_readout requires mixer 'rfa' and n_slots > 0")
+            raise ValueError(
+                f"own_readout requires mixer 'rfa' and n_slots > 0, got mixer {self.mixer!r} and n_slots {self.n_slots}"
+            )
 
     def _check_initial_process(self, multiple: float) -> None:
         if not 0 < multiple < math.inf:
@@ -235,7 +237,10 @@ class LanguageModelConfig(StrictConfig):
             raise ValueError(f"horizon must be a finite number >= 0, got {self.horizon}")
         extended = [name for name, whole in EXTENSIONS.items() if getattr(self, name) != whole]
         if extended and (self.mixer != "rfa" or (self.n_slots and extended != ["confidence"])):
-            raise ValueError(f"{extended[0]} requires the mixer 'rfa' with n_slots 0")
+            raise ValueError(
+                f"{extended[0]} requires the mixer 'rfa' with n_slots 0, "
+                f"got mixer {self.mixer!r} and n_slots {self.n_slots}"
+            )
         if self.mixer_options and self.mixer in ("rfa", "softmax"):
             raise ValueError(f"mixer_options require a mixer of benchmarks/papers, got {self.mixer!r}")
 
