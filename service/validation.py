@@ -45,18 +45,20 @@ def check_lengths(document: Any, settings: LimitSettings) -> None:
         if type(values) in (list, np.ndarray, range) and len(values) > settings.max_observations:
             limit = settings.max_observations
             raise InvalidRequest(
-                f"{name} must contain at most {limit} items on this server.", param=name, code="too_large"
+                f"{name} must contain at most {limit} items on this server, got {len(values)}.",
+                param=name,
+                code="too_large",
             )
 
 
 def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
     # Arrow columns have their own limits.
     if len(series) > settings.max_series:
-        message = f"series must contain at most {settings.max_series} series on this server."
+        message = f"series must contain at most {settings.max_series} series on this server, got {len(series)}."
         raise InvalidRequest(message, param="series", code="too_large")
     count, limit = sum(map(_observations, series.values())), settings.max_series_observations
     if count > limit:
-        message = f"series must contain at most {limit} observations in total on this server."
+        message = f"series must contain at most {limit} observations in total on this server, got {count}."
         raise InvalidRequest(message, param="series", code="too_large")
 
 

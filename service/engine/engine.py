@@ -151,8 +151,8 @@ class Engine:
         model, names = self.language(model_name), options.names
         self._check_mode(model, options)
         options = replace(options, passes=checked_passes(model, options))
-        if options.max_new_tokens > self._limits.max_new_tokens:
-            message = f"{names.max_new_tokens} must be at most {self._limits.max_new_tokens} on this server."
+        if options.max_new_tokens > (most := self._limits.max_new_tokens):
+            message = f"{names.max_new_tokens} must be at most {most} on this server, got {options.max_new_tokens}."
             raise InvalidRequest(message, param=names.max_new_tokens, code="too_large")
         self._prompt_limits.check_size(options, model.vocabulary.longest_token)
         vocabulary_size = len(model.vocabulary)

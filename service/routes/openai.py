@@ -163,7 +163,8 @@ def check_limits(body: CompletionRequest, per_token: int, settings: Settings) ->
     check_count(count, "prompt", settings)
     if count * body.n > settings.limits.max_choices:
         raise InvalidRequest(
-            f"The number of prompts times n must be at most {settings.limits.max_choices} on this server.",
+            f"The number of prompts times n must be at most {settings.limits.max_choices} on this server, got "
+            f"{count * body.n}.",
             param="n",
             code="too_large",
         )
@@ -267,7 +268,7 @@ def check_count(count: int, param: str, settings: Settings) -> None:
     capacity = settings.limits.max_running + settings.limits.max_waiting
     if count > capacity:
         raise InvalidRequest(
-            f"{param} must have at most {capacity} items on this server.", param=param, code="too_large"
+            f"{param} must have at most {capacity} items on this server, got {count}.", param=param, code="too_large"
         )
 
 

@@ -48,7 +48,7 @@ async def tokenize(body: TokenizeRequest, request: Request, engine: EngineDep) -
     vocabulary = engine.language(body.model).vocabulary
     size, limits = len(body.prompt.encode()), _limits(request)
     if size > limits.max_reply_numbers:
-        message = f"prompt must have at most {limits.max_reply_numbers} bytes on this server."
+        message = f"prompt must have at most {limits.max_reply_numbers} bytes on this server, got {size}."
         raise InvalidRequest(message, param="prompt", code="too_large")
     lease_of(request).grow(BYTES_EACH * size)
     reader = PromptReader(vocabulary, body.prompt, size)
@@ -66,7 +66,7 @@ async def detokenize(body: DetokenizeRequest, request: Request, engine: EngineDe
     """Convert tokens to a text."""
     vocabulary = engine.language(body.model).vocabulary
     if max(body.tokens, default=0) >= len(vocabulary):
-        message = f"tokens must be token ids below {len(vocabulary)} for this model."
+        message = f"tokens must be token ids below {len(vocabulary)} for this model, got {max(body.tokens)}."
         raise InvalidRequest(message, param="tokens", code="unknown_token")
     lease_of(request).grow(BYTES_EACH * len(body.tokens))
     return json_response(DetokenizeReply(vocabulary.decode(body.tokens)))

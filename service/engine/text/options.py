@@ -162,7 +162,7 @@ class PromptLimits:
             prompt = options.names.prompt
             message = (
                 f"{prompt}: the scores would contain about {numbers} numbers, but this server sends at most "
-                f"{self.reply_numbers}; send fewer texts."
+                f"{self.reply_numbers}; send a shorter text, or request fewer alternatives for each token."
             )
             raise InvalidRequest(message, param=prompt, code="reply_too_large")
 
