@@ -148,8 +148,8 @@ def _options(request: Request, body: Mapping[str, Any]) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for name, text in request.query_params.multi_items():
         if name in options or name in body:
-            place = "it is set twice in the query" if name in options else "it is set both in the query and in the body"
-            raise InvalidRequest(f"{name} is {place}.", param=name, code="duplicate")
+            place = "twice in the query" if name in options else "both in the query and in the body"
+            raise InvalidRequest(f"{name} is set {place}; set it only once.", param=name, code="duplicate")
         if name in LISTS:
             options[name] = [_value(part) for part in text.split(",")]
         elif name != BY:
