@@ -41,7 +41,7 @@ def fetch(cursor: Any) -> Table:
         ValueError: If there are no rows, or too many.
     """
     if cursor.description is None:
-        raise ValueError("--query must be a SELECT statement")
+        raise ValueError("--query must be a statement that returns rows, such as SELECT * FROM readings")
     names = unique_names([str(column[0]) for column in cursor.description])
     rows: list[Any] = []
     while batch := cursor.fetchmany(BATCH):

@@ -318,7 +318,10 @@ class Config(Section):
                 "warmup is not supported with source.prometheus, which already provides the history; remove it"
             )
         if self.history > MOST_HISTORY_STEPS * self.step:
-            raise ValueError(f"history: must be at most {MOST_HISTORY_STEPS:,} steps")
+            raise ValueError(
+                f"history: must be at most {MOST_HISTORY_STEPS:,} steps, got {self.history / self.step:,.0f}; use a "
+                "shorter history, or a longer step"
+            )
         if self.source.prometheus is None:
             for query in self.query:
                 if query.selector is None:

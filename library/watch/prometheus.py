@@ -225,7 +225,7 @@ def _of_this_api(path: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError):
-        raise SourceError(f"{path}: the reply does not follow the Prometheus API") from None
+        raise SourceError(f"{path}: the reply does not conform to the Prometheus API") from None
 
 
 def _series(one: Any) -> Samples:
