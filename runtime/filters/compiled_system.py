@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 KEPT: Final = 2
 KEPT_LAGS: Final = 256
 NO_MOMENTS: Final = (
-    "times: a system with a calendar requires the time of every row, in seconds since 1970 and from 1971 on."
+    "times: a system with a calendar requires the time of every row, in seconds since 1970, in the years 1971 to 9999."
 )
 # Name of every system in metrics.
 LABEL: Final = "system"

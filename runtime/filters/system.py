@@ -231,7 +231,7 @@ def _given(given: Mapping[str, Any]) -> dict[str, Any]:
     if first == "F":
         whole["dt"] = _number(given, "dt")
         if whole["dt"] <= 0:
-            raise InvalidSystem("dt", "must be greater than 0")
+            raise InvalidSystem("dt", f"must be greater than 0, got {whole['dt']:g}")
     for name, what in (("Q", "the covariance of the process noise"), ("R", "the covariance of the measurement noise")):
         if name not in given:
             raise InvalidSystem(name, f"is required; it is {what}")
@@ -278,7 +278,9 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
             continue
         value = whole[parameter] = _number(given, parameter, preset.others.get(parameter))
         if value < 0 or (value == 0 and parameter in POSITIVE):
-            raise InvalidSystem(parameter, f"must be {'above 0' if parameter in POSITIVE else '0 or more'}")
+            raise InvalidSystem(
+                parameter, f"must be {'above 0' if parameter in POSITIVE else '0 or more'}, got {value:g}"
+            )
     size = len(block(whole).sensor)
     if size * whole["dimensions"] > MOST_STATES:
         name = "harmonics" if name == "seasonal" and size > MOST_STATES // 2 else "dimensions"

@@ -115,7 +115,10 @@ def check_observations(values: np.ndarray, size: int, model: str) -> None:
     if values.shape[1:] != (size,):
         check_size("observations[0]", values[0], size, model)
     for i, j in np.argwhere(np.abs(values) > LARGEST_OBSERVATION)[:1].tolist():
-        raise _error(f"observations[{i}][{j}]", f"must be finite and of magnitude at most {LARGEST_OBSERVATION:g}")
+        raise _error(
+            f"observations[{i}][{j}]",
+            f"must be finite and of magnitude at most {LARGEST_OBSERVATION:g}, got {values[i, j]:g}",
+        )
 
 
 def _error(param: str, expected: str, code: str = "out_of_range") -> InvalidInput:
@@ -142,7 +145,10 @@ def check_times(times: np.ndarray, length: int, previous: float) -> None:
     for i in np.flatnonzero(~(np.isfinite(times) & is_sorted))[:1].tolist():
         if not math.isfinite(times[i]):
             raise _error(f"times[{i}]", "must be finite", "not_finite")
-        raise _error(f"times[{i}]", "is before the previous time; times must not decrease", "not_sorted")
+        before = times[i - 1] if i else previous
+        raise _error(
+            f"times[{i}]", f"must not be before the previous time, {before:.12g}, got {times[i]:.12g}", "not_sorted"
+        )
 
 
 def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray:
@@ -156,7 +162,7 @@ def check_noise(noise: Sequence[float | None] | None, length: int) -> np.ndarray
         )  # fmt: skip
     for i, scale in enumerate(noise):
         if scale is not None and not LEAST_NOISE <= scale <= MOST_NOISE:
-            raise _error(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}")
+            raise _error(f"noise[{i}]", f"must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {scale:g}")
     return np.array([1.0 if scale is None else scale for scale in noise], np.float64)
 
 
@@ -179,16 +185,16 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
     because they name intervals."""
     for i, level in enumerate(levels):
         if not 0 < level < 1:
-            raise _error(f"levels[{i}]", "must be between 0 and 1")
+            raise _error(f"levels[{i}]", f"must be between 0 and 1, got {level:g}")
         if level > HIGHEST_LEVEL:
-            raise _error(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}")
+            raise _error(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}, got {level!r}")
         if level in levels[:i]:
             raise _error(f"levels[{i}]", "is a duplicate; give each level once", "duplicate")
     for i, distance in enumerate(horizon):
         if not 0 <= distance <= 1e30:
-            raise _error(f"horizon[{i}]", "must be >= 0 and finite")
+            raise _error(f"horizon[{i}]", f"must be >= 0 and finite, got {distance:g}")
     if samples < 0:
-        raise _error("samples", "must be >= 0")
+        raise _error("samples", f"must be >= 0, got {samples}")
 
 
 def value_range(
@@ -206,7 +212,9 @@ def value_range(
     for name, limit in zip(names, (low, high), strict=True):
         if limit is not None and not abs(limit) <= LARGEST_OBSERVATION:
             raise InvalidInput(
-                f"{name} must be of magnitude at most {LARGEST_OBSERVATION:g}", param="range", code="out_of_range"
+                f"{name} must be of magnitude at most {LARGEST_OBSERVATION:g}, got {limit:g}",
+                param="range",
+                code="out_of_range",
             )
     if low is not None and high is not None and low >= high:
         message = f"{names[0]} must be below {names[1]}, got {low:.12g} and {high:.12g}"
@@ -217,7 +225,7 @@ def value_range(
 def check_mode(mode: str, *, continues: bool, length: int) -> None:
     """Check the mode. Attention mode is valid only without a state and for at most MAX_ATTENTION observations."""
     if mode not in get_args(Mode):
-        raise _error("mode", "must be 'recurrent' or 'attention'", "unknown_mode")
+        raise _error("mode", f"must be 'recurrent' or 'attention', got {mode!r}", "unknown_mode")
     if mode == "attention" and continues:
         raise InvalidInput("mode must be 'recurrent' to continue a state", param="mode", code="state_needs_recurrent")
     if mode == "attention" and length > MAX_ATTENTION:
@@ -231,7 +239,7 @@ def check_mode(mode: str, *, continues: bool, length: int) -> None:
 def check_lag(lag: int | None, *, smooth: bool) -> None:
     """Check the number of later observations that a smoothed state depends on. It requires smoothing."""
     if lag is not None and (lag < 0 or not smooth):
-        raise _error("lag", "must be >= 0, and requires smoothing")
+        raise _error("lag", f"must be >= 0 and requires smoothing, got {lag}")
 
 
 def window_of(window: Any) -> float:
