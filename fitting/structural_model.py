@@ -52,7 +52,7 @@ class Structure:
 
     def __post_init__(self) -> None:
         if self.has_trend and self.level != "random_walk":
-            raise ValueError("trend requires level='random_walk'")
+            raise ValueError(f"trend requires level='random_walk', got {self.level!r}")
 
     def harmonics(self) -> list[tuple[int, float]]:
         """Return (season, ω) for every seasonal oscillator below the Nyquist frequency. If two seasons have a frequency
