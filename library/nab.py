@@ -154,7 +154,7 @@ def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> fl
     window and no false alarms."""
     count = sum(count_windows(series) for series in corpus)
     if not count:
-        raise ValueError("there are no windows to score")
+        raise ValueError("no window contains a scored row")
     null = -profile.miss * count
     return 100 * (total - null) / (profile.hit * count - null)
 
