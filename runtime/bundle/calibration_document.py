@@ -280,7 +280,10 @@ class LanguageData(Strict):
             return self
         lengths = {len(part) - 1 for part in self.rows.tokens}
         if len(lengths) > 1 or max(lengths) > self.window or max(lengths) % self.rows.every:
-            raise ValueError("rows.tokens must have equal lengths, each a multiple of every and at most window")
+            raise ValueError(
+                "the lists in rows.tokens must have equal lengths; the length minus 1 must be a multiple of every and "
+                "at most window"
+            )
         if (count := len(self.rows.tokens)) > (most := self.held_out_tokens // self.window):
             raise ValueError(f"rows.tokens has {count} windows, but the held-out data have only {most}")
         return self
@@ -319,7 +322,7 @@ class LanguageCalibration(Strict):
             if entry is None:
                 continue
             if (0 if entry.rows is None else len(entry.rows.right)) != self.data.rows_kept():
-                raise ValueError(f"modes.{mode}.rows must contain {self.data.rows_kept()} rows, as data.rows states")
+                raise ValueError(f"modes.{mode}.rows must contain {self.data.rows_kept()} rows, as data.rows requires")
         if self.summary.held_out_tokens != self.data.held_out_tokens:
             raise ValueError("held_out_tokens must be equal in data and in summary")
         return self

@@ -145,7 +145,7 @@ def _check_case(
 ) -> None:
     graph = graphs.get(case.graph)
     if graph is None:
-        raise ValueError("the case runs a graph that is not in the bundle")
+        raise ValueError(f"the case runs graph {case.graph[:80]!r}, which is not in the bundle")
     if set(case.inputs) != {spec.name for spec in graph.inputs}:
         raise ValueError(f"the inputs do not match the interface of {case.graph}")
     if set(case.outputs) != {spec.name for spec in graph.outputs}:
@@ -156,10 +156,12 @@ def _check_case(
         if dtype != spec.dtype or not _fits(shape, spec.shape):
             raise ValueError(f"{spec.name} is {dtype}{list(shape)}, expected {spec.dtype}{list(spec.shape)}")
         if vocab_size is not None and spec.name in ("token", "tokens") and not _are_tokens(source, vocab_size):
-            raise ValueError(f"{spec.name} contains a token outside the vocabulary")
+            raise ValueError(f"{spec.name} contains a token outside the vocabulary of {vocab_size} tokens")
     for spec in graph.outputs:
         if not _fits(case.outputs[spec.name].shape, spec.shape):
-            raise ValueError(f"{spec.name} does not have the shape of the graph's output")
+            raise ValueError(
+                f"{spec.name} has shape {list(case.outputs[spec.name].shape)}, expected {list(spec.shape)}"
+            )
 
 
 def _form(
@@ -169,12 +171,14 @@ def _form(
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
-            raise ValueError("an input refers to a tensor that is not in the bundle")
+            raise ValueError(f"an input refers to tensor {source.tensor[:80]!r}, which is not in the bundle")
         return found.dtype, (1, *found.shape)
     if isinstance(source, _EarlierSource):
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
-            raise ValueError("an input refers to an output that no earlier case has")
+            raise ValueError(
+                f"an input refers to output {source.output[:80]!r} of case {source.case}, which is no earlier output"
+            )
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)
     return source.dtype, tuple(source.shape)

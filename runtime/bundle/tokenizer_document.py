@@ -103,7 +103,7 @@ class TokenizerDocument(Strict):
         ids = dict(self.model.vocab)
         for token in self.added_tokens:
             if ids.setdefault(token.content, token.id) != token.id:
-                raise ValueError("an added token must not have two ids")
+                raise ValueError(f"added token {token.content[:40]!r} must not have two ids")
         if sorted(ids.values()) != list(range(len(ids))):
             raise ValueError("the ids must be 0, 1, 2 and so on, without gaps or repetitions")
         added, characters = {token.content for token in self.added_tokens}, set(byte_of_character())

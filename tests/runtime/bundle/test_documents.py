@@ -166,7 +166,7 @@ GOLDEN: list[tuple[Change, str]] = [
         r"cases\.0\.inputs\.means",
     ),
     (put("cases", 0, "inputs", "means", {"dtype": "float32", "shape": [1, 4, 4, 8, 128], "fill": 0}), "means is"),
-    (put("cases", 0, "inputs", "means", {"tensor": "nobody"}), "a tensor that is not in the bundle"),
+    (put("cases", 0, "inputs", "means", {"tensor": "nobody"}), "tensor 'nobody', which is not in the bundle"),
     (put("cases", 0, "inputs", "means", {"case": 0, "output": "next_means"}), "no earlier case"),
     (put("cases", 0, "inputs", "means", {"case": 200, "output": "next_means"}), "no earlier case"),
     (lambda document: document["cases"][0]["inputs"].pop("means"), "case 0: the inputs do not match"),
