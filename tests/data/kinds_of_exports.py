@@ -97,7 +97,7 @@ EXPORTS = (
     export("Gatling", SECONDS, {"duration (s)": [count / 1000 for count in COUNTS]},
            "RUN\tsim.Basic\tbasic\t1704067200000\t \t3.9\n",
            lambda r: f"REQUEST\t\tlogin\t{1704067200000 + 1000 * r.k}\t{1704067200000 + 1000 * r.k + r.c}\tOK\t ",
-           note="the duration from the time of the row to it"),
+           note="the number of seconds from the time of the row"),
     # Programs of operators and developers.
     export("fping", [t + timedelta(milliseconds=500) for t in SECONDS], {"number 4 (ms)": VALUES, "avg": OTHERS}, "",
            lambda r: f"[{1704067200 + r.k}.50000] 1.1.1.1 : [{r.k}], 64 bytes, {r.v} ms ({r.o} avg, 0% loss)"),
