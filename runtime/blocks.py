@@ -1,5 +1,5 @@
-"""Long lists in a reply, which are produced block by block. Encoding such a list at once would hold the interpreter
-lock and use much memory."""
+"""Long lists in a reply, which are produced in blocks. Encoding a long list at once would hold the interpreter lock and
+use much memory."""
 
 from __future__ import annotations
 

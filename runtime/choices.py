@@ -1,4 +1,5 @@
-"""Types of the choices that callers can make."""
+"""Literal types of the options that callers can choose: the decoding mode, the runtime and the method of merging
+states."""
 
 from __future__ import annotations
 

@@ -24,12 +24,13 @@ class Recurrent(Protocol):
     passes: PassesRange
 
     def step(self, contexts: Any, tokens: Sequence[int], noise: Any) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token of each of B streams."""
+        """Process one token of each of B streams. Return the outputs, and the updates of the contexts."""
 
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process a chunk of the prompt of each of B streams, and return the outputs of the last tokens."""
+        """Process a chunk of the prompt of each of B streams. Return the outputs of the last tokens, and the updates of
+        the contexts."""
 
 
 def reproduce(

@@ -63,8 +63,8 @@ _KINDS: dict[Any, HandleType] = {}
 
 
 def _list(content: Any, numbers: list[int]) -> Any:
-    """Append what `opened` reads to `numbers`, in the order of reading. Return the structure of the content. Contents
-    with equal structures have the same type."""
+    """Append the numbers and addresses of a content to `numbers`, in the order in which `opened` reads them. Return the
+    structure of the content. Contents with equal structures have the same type."""
     if isinstance(content, tuple):
         return (type(content), *[_list(part, numbers) for part in content])
     if isinstance(content, np.ndarray):

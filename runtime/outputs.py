@@ -99,7 +99,7 @@ class FilterStep:
 
 @dataclass
 class WeightedStep(FilterStep):
-    """A step with the weights of the models in the mixture by name, for each horizon and component."""
+    """A step that also contains the weights of the models in the mixture, by name, for each horizon and component."""
 
     weights: dict[str, list[list[float]]] | None
 

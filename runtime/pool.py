@@ -150,7 +150,7 @@ class StatePool:
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set those fields of a slot that are keys of `values`.
+        """Set the fields of a slot that `values` contains.
 
         Raises:
             StaleSlot: If the slot was released.

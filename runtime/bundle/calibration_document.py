@@ -203,8 +203,8 @@ class HeldOutRows(Strict):
 
 
 class TokenTails(Strict):
-    """Shares of held-out tokens whose surprise is at least that of the table, and the scale of the surprise beyond the
-    table."""
+    """Calibrated tail probabilities of tokens. `share` contains the share of held-out tokens that have at least the
+    surprise in `surprise`. `scale` is the mean excess of the surprises above the last entry."""
 
     surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]
     share: Annotated[list[Level], Table]
@@ -244,14 +244,15 @@ class LanguageMode(Strict):
 
 
 class ByMode(Strict, Generic[Value]):
-    """One value for each mode. A model without memory slots does not have a recurrent mode."""
+    """A value for each decoding mode. `recurrent` is None for a model without memory slots."""
 
     attention: Value
     recurrent: Value | None = None
 
 
 class HeldOutTokens(Strict):
-    """Distance between the rows in each held-out window in tokens, and the tokens of the first windows."""
+    """Tokens with which the recorded confidences are checked. `every` is the number of tokens between two recorded
+    positions of a held-out window. `tokens` contains the tokens of the first windows."""
 
     every: Annotated[int, Field(ge=1, le=1 << 31)]
     tokens: Annotated[
@@ -271,7 +272,7 @@ class LanguageData(Strict):
     rows: HeldOutTokens | None = None
 
     def rows_kept(self) -> int:
-        """Return the number of rows that each mode must contain."""
+        """Return the number of held-out positions that each mode must record."""
         return 0 if self.rows is None else self.held_out_tokens // self.window * (self.window // self.rows.every)
 
     @model_validator(mode="after")

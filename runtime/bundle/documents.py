@@ -29,7 +29,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 def parse_json(data: bytes, file: str) -> Any:
-    """Parse strict JSON.
+    """Parse strict JSON, and return its value.
 
     Args:
         data: JSON text in UTF-8.
@@ -83,7 +83,7 @@ def sha256(data: bytes) -> str:
 
 
 def json_object(data: bytes, file: str) -> dict[str, Any]:
-    """Parse a strict JSON object.
+    """Parse strict JSON whose value is an object, and return the object.
 
     Raises:
         BundleError: If the text is not a JSON object.
@@ -95,7 +95,7 @@ def json_object(data: bytes, file: str) -> dict[str, Any]:
 
 
 def read_document(kind: type[Document], document: object, where: str) -> Document:
-    """Validate a document by the fields and types of a class.
+    """Validate a document against the fields and types of a class, and return an instance of the class.
 
     Args:
         kind: Class of the document.
@@ -113,7 +113,7 @@ def read_document(kind: type[Document], document: object, where: str) -> Documen
 
 
 def read_json(kind: TypeAdapter[Part], data: bytes, where: str) -> Part:
-    """Validate JSON by the fields and types of a dataclass.
+    """Validate JSON against the fields and types of a dataclass, and return an instance of the dataclass.
 
     Raises:
         BundleError: If the JSON or a field is invalid. See `read_document`.

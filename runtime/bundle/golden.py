@@ -167,7 +167,7 @@ def _check_case(
 def _form(
     source: Any, earlier: list[_Case], graphs: Mapping[str, GraphSpec], tensors: Mapping[str, TensorSpec]
 ) -> tuple[str, tuple[int | str, ...]]:
-    """Return the dtype and the shape that the document states for an input."""
+    """Return the dtype and the shape of the array that a source in golden.json describes."""
     if isinstance(source, _TensorSource):
         found = tensors.get(source.tensor)
         if found is None:
@@ -253,7 +253,7 @@ def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.
 def decode_source(
     source: Mapping[str, Any], weights: Mapping[str, np.ndarray], outputs: list[dict[str, np.ndarray]]
 ) -> np.ndarray:
-    """Return the array of an input.
+    """Return the array that a source in golden.json describes.
 
     Args:
         source: Input of a case in golden.json.

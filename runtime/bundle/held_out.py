@@ -38,13 +38,15 @@ Reals = NDArray[np.float64]
 
 
 def spacing(held_out: Windows) -> int:
-    """Return the number of tokens between two rows. `held_out` has shape `[windows, window + 1]`."""
+    """Return the number of tokens between two recorded positions of a window. `held_out` has shape
+    `[windows, window + 1]`."""
     count, window = held_out.shape[0], held_out.shape[1] - 1
     return min(window, -(-count * window // MAX_ROWS))
 
 
 def kept_tokens(held_out: Windows) -> list[list[int]]:
-    """Return the tokens of the first held-out windows. Each list begins at the start of a window and ends at a row."""
+    """Return the tokens of the first held-out windows. Each list begins at the start of a window and ends at a recorded
+    position."""
     every = spacing(held_out)
     reach = min(held_out.shape[1] - 1, MAX_REACH) // every * every
     found: list[list[int]] = held_out[:MAX_WINDOWS, : reach + 1].tolist()
@@ -52,7 +54,8 @@ def kept_tokens(held_out: Windows) -> list[list[int]]:
 
 
 def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows) -> dict[str, Any]:
-    """Return the rows of the calibration document.
+    """Return the entry `rows` of a mode in calibration.json: the confidences at the recorded positions, and whether the
+    most probable tokens were correct.
 
     Args:
         confidence: Confidence of the most probable token at every position of every window, `[windows * window]`.
@@ -69,7 +72,8 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Return the number of rows of each mode. Return 0 for filters and for bundles without rows."""
+    """Return the number of held-out positions that each mode records. Return 0 for filters and for bundles that record
+    none."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
 
@@ -140,7 +144,8 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """Describe the difference from a row. Return None if it is within the tolerance of the golden outputs."""
+    """Describe the difference between the output of the model and a recorded position. Return None if they agree within
+    the tolerance of the golden outputs."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)

@@ -232,7 +232,7 @@ def _check_code(data: bytes, file: str) -> None:
 
 
 def _check_text(data: bytes, file: str, entry: KernelEntry) -> str:
-    """Check that a file is the PTX of the kernel that an entry describes, and return its text."""
+    """Check that a file contains the PTX of the kernel that `entry` describes, and return its text."""
     try:
         text = data.decode("ascii")
     except UnicodeDecodeError:

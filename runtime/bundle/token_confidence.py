@@ -37,7 +37,7 @@ class TokenConfidence:
 
     @classmethod
     def of(cls, calibration: Mapping[str, Any], mode: str) -> TokenConfidence:
-        """Return the calibration of a mode from the content of calibration.json."""
+        """Return the `TokenConfidence` of a mode, given the content of calibration.json."""
         return cls(calibration["temperature"][mode], calibration.get("modes", {}).get(mode, {}).get("tails"))
 
     def __call__(self, log_probability: Any) -> Any:
@@ -49,7 +49,8 @@ class TokenConfidence:
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the share of held-out tokens that are at least as surprising.
+        """Return the calibrated tail probability of each token, `[n]`. It is the share of held-out tokens that are at
+        least as surprising as this token.
 
         Args:
             probability: Tail probability of each token under the model, `[n]`.
@@ -63,10 +64,10 @@ class TokenConfidence:
 
 
 def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the tail table, which contains the share of held-out tokens by surprise and the scale of the surprise
-    beyond the table.
+    """Return the tail table of a mode. It contains some surprises, the share of held-out tokens that have at least each
+    of these surprises, and the mean excess of the surprises above the last one.
 
-    Neighbouring shares differ by a factor of about 2^(1/4). The last one is that of `RAREST` tokens.
+    Neighbouring shares differ by a factor of about 2^(1/4). The last share is that of `RAREST` tokens.
 
     Args:
         probability: The model's own tail probability of each token, `[n]`.
@@ -86,8 +87,9 @@ def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
-    """Return the ECE. Also return the mean confidence, the share of correct tokens and the number of tokens in each
-    bin. The bins have equal mass.
+    """Return the expected calibration error (ECE) as "ece". The lists "confidence", "accuracy" and "count" contain the
+    mean confidence, the share of correct tokens and the number of tokens of each bin. The bins contain equally many
+    tokens.
 
     Args:
         confidence: Confidence of each token, `[n]`.

@@ -27,7 +27,7 @@ def forecasts_after(
 ) -> Ahead:  # fmt: skip
     """Compute forecasts at one or more horizons after a state.
 
-    They equal the forecasts that a missing observation at the time of the state would have.
+    They equal the forecasts after one further observation, at the time of the state, whose values are missing.
 
     Args:
         runtime: Filter that computed the state.
@@ -63,7 +63,7 @@ def forecasts_after(
 
 
 def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
-    """Convert the forecasts to a list of `ForecastPoint`, with one for each time."""
+    """Return the forecasts as a list with one `ForecastPoint` for each time."""
     names = [level_name(level) for level in levels]
     return [
         ForecastPoint(t, mean, median, std, dict(zip(names, bands, strict=True)))

@@ -215,7 +215,7 @@ class AutoRuntime(FilterRuntime):
 
     @property
     def own_bytes(self) -> int:
-        """Memory of a slot of the pool in bytes. It is counted, because it is large for many columns."""
+        """Memory in bytes that each request reserves for the state of its stream. It is large for many columns."""
         return self.state_bytes
 
     @staticmethod
@@ -257,5 +257,5 @@ def warm() -> None:
 
 
 def digest(name: str = NAME) -> str:
-    """Return the digest of this version of a model, which states and replies contain."""
+    """Return the digest of this version of the model `name`. States and replies contain the digest."""
     return hashlib.sha256(MAGIC[name] + repr(calibration()).encode()).hexdigest()

@@ -65,7 +65,7 @@ class Days:
 
     @property
     def types(self) -> int:
-        """Number of types of days. These are the weekdays and, if dates are listed, the holiday."""
+        """Number of types of days, which is 7 for the weekdays, and 8 if the calendar also lists holidays."""
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:

@@ -99,7 +99,7 @@ class SystemRuntime(FilterRuntime):
 
     @property
     def kept_bytes(self) -> int:
-        """Upper bound on the memory without the pool, in bytes."""
+        """Maximum memory in bytes that the system retains between requests. The pool is not included."""
         n, p = self.state_size, self.observation_size
         moves, leads = 16 * n**2, KEPT * min(MOST_HORIZONS, MOST_STEP_WORK // self._cube)
         driven = 0 if self._driven is None else KEPT_LAGS * (moves + LAG_BYTES) + leads * 16 * n * p

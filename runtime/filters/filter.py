@@ -334,7 +334,7 @@ class FilterRuntime(FilterStates):
         lag: int | None = None,
         state: FilterState | None = None,
     ) -> FilteredSequence:
-        """Filter a sequence.
+        """Filter a sequence, and return its steps and the state after the last observation.
 
         Args:
             times: Times of the observations, non-decreasing.

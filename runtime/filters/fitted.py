@@ -72,7 +72,8 @@ class Models(Mapping[str, dict[str, Any]]):
 
 
 def are_models(document: object) -> bool:
-    """Return whether a document is a `Models` or the content of its file, rather than a single system."""
+    """Return whether a document is a `Models` object or the content of its file. Otherwise, it is the document of a
+    single system."""
     return isinstance(document, Models) or (isinstance(document, Mapping) and "series" in document)
 
 

@@ -118,8 +118,8 @@ class GraphSteps:
         return call.outputs, call.trace
 
     def _step_rows(self, call: StepCall, rows: list[int], memory: Any) -> list[int]:
-        """Process one observation of each stream. If its results are not finite, try other factors on the noise. Return
-        the rows for which all results were not finite."""
+        """Process one observation of each stream. Rows whose results are not finite are processed again with each
+        factor in NOISE_RETRIES on the noise. Return the rows whose results are finite with none of these factors."""
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break

@@ -303,7 +303,7 @@ def packed_bytes(model: Any) -> int:
 
 
 def held_bytes(model: Any) -> int:
-    """Return the memory of a window, in bytes."""
+    """Return an upper bound on the memory of a window with its rows and snapshots, in bytes."""
     return (MOST_SNAPSHOTS + 1) * model.state_bytes + MOST_KEPT * (_ROW_BYTES + _NUMBER_BYTES * _numbers_per_row(model))
 
 

@@ -45,7 +45,7 @@ class FilterResult:
         log_likelihood: Log-likelihood of the processed observations.
         state: State from which filtering can continue.
         smoothed: Smoothed estimates. None if smoothing was not requested or the deadline passed.
-        tally: Sum of the tallies of the steps.
+        tally: Counts from which forecasts are checked (forecast_checks.py), summed over the steps.
         incidents: Incidents of the sequence.
         is_cut: Whether the deadline passed before all observations were processed.
     """

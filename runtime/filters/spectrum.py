@@ -92,7 +92,7 @@ def spectrum(drift: Array) -> Spectrum:
 
 
 def _nearest(rates: Array) -> complex:
-    """Return one of the two closest eigenvalues."""
+    """Return one of the two eigenvalues that are closest to each other."""
     distance = np.abs(rates[:, None] - rates) + np.diag(np.full(len(rates), np.inf))
     return complex(rates[distance.min(0).argmin()])
 

@@ -127,7 +127,7 @@ class PagedStepRunner:
 
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
-        """Run the step and sample the next tokens."""
+        """Run the step and sample the next tokens. Return the output of the step, which is on the device."""
         output, is_finite = self._ragged.extend_batch(self._layout, *self._pool.rows, self._noise)
         self._draw.compute(output, is_finite, is_filtered=is_filtered)
         return output

@@ -125,8 +125,11 @@ def draw_by_options(
     noise: NDArray[np.float32],
     draws: Draws,
 ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-    """Sample tokens on the device for some rows and on the host for the others. The options of a row determine which,
-    so its result does not depend on the options of other rows."""
+    """Sample tokens on the device for some rows and on the host for the others. Return the sampled tokens, and the
+    updates of the contexts.
+
+    The options of a row determine where it is processed, so its result does not depend on the options of other rows.
+    """
     needs_host = np.array([choice.needs_host for choice in draws.choices])
     found: dict[int, tuple[DrawnToken, Advance]] = {}
     # The device runs first, because a step on the host may return views of buffers that the next step overwrites.

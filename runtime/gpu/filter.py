@@ -172,7 +172,8 @@ class NetworkSession:
 
 
 def flops(config: SeriesConfig) -> tuple[float, float]:
-    """Return the floating-point operations of a token and of a query. They are two per element of a matrix."""
+    """Return the floating-point operations of a token and of a query. Each element of a weight matrix counts as two
+    operations."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     layer = d * (3 * heads * width + 2 * slots) + heads * width * d + 2 * config.mlp_ratio * d * d
@@ -207,8 +208,8 @@ def least_tokens(config: SeriesConfig) -> int:
 
 
 def bytes_needed(config: SeriesConfig) -> int:
-    """Return the memory that the largest chunk needs in bytes: either for tokens in a layer or for queries in the head,
-    and for the columns' slots."""
+    """Return the memory in bytes that the largest chunk needs. It consists of the memory slots of the columns and of a
+    work area, which is large enough both for the tokens in a layer and for the queries in the head."""
     d, heads, width = config.d_model, config.n_heads, 2 * config.head_dim
     slots = heads * config.n_slots
     state = slots * (2 * width + 1)

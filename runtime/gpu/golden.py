@@ -37,7 +37,8 @@ def check_golden_on(runtime: TorchLanguageRuntime, bundle: Bundle) -> int:
 
 
 def supported_cases(cases: list[dict[str, Any]], passes: int) -> list[dict[str, Any]]:
-    """Return the cases before the first one with a different number of passes. Later cases may use its outputs."""
+    """Return the cases before the first one whose number of passes differs from `passes`. Later cases are left out,
+    because they may use the outputs of that case."""
 
     def has_these(case: dict[str, Any]) -> bool:
         return case["inputs"].get("passes", {"values": [passes]})["values"] == [passes]

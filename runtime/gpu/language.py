@@ -208,7 +208,8 @@ class TorchLanguageRuntime(Language):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a chunk of the prompt of each of B recurrent streams, and return the outputs of their last tokens."""
+        """Process a chunk of the prompt of each of B recurrent streams. Return the outputs of their last tokens, and
+        the updates of the contexts."""
         output, advances = self._read(contexts, pieces)
         return _on_host(output), advances
 
@@ -241,7 +242,8 @@ class TorchLanguageRuntime(Language):
     def _extend(
         self, streams: Sequence[PagedContext], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[ModelOutput, list[PagedAdvance]]:
-        """Process tokens, and return the outputs of the last tokens. The outputs are on the device."""
+        """Process tokens of attention streams. Return the outputs of the last tokens, which are on the device, and the
+        updates of the contexts."""
         for stream, piece in zip(streams, pieces, strict=True):
             stream.reserve(len(piece))
         device = self._decoder.device
@@ -254,8 +256,8 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """Sample tokens. Logits are copied to the host only for rows whose options the kernels do not support. See
-        `Language`."""
+        """Process one token of each stream, and sample the next tokens. Logits are copied to the host only for rows
+        whose options the kernels do not support. See `Language`."""
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]

@@ -34,8 +34,8 @@ def check_free_memory(name: str, needed: int, use: str, settings: str) -> None:
 
 @contextmanager
 def sufficient_memory(name: str) -> Iterator[None]:
-    """Convert an out-of-memory error in a context to an UnsupportedError. It occurs if other processes use memory after
-    the check."""
+    """Convert an out-of-memory error in a context to an UnsupportedError. The device may run out of memory in spite of
+    the check if other processes allocate memory after it."""
     try:
         yield
     except torch.OutOfMemoryError:

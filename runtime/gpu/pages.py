@@ -191,7 +191,8 @@ def pages_of(tokens: int) -> int:
 
 
 def _own_pages(capacity: int, common: int) -> int:
-    """Return the number of pages of a continuation. The full pages that it uses with others are not included."""
+    """Return the number of pages that only one continuation uses. The full pages that it shares with other
+    continuations are not included."""
     return pages_of(capacity) - common // PAGE_KEYS
 
 

@@ -1,6 +1,7 @@
-"""Memory slots of many streams on a device. Each stream has two rows of device memory.
+"""Memory slots of many streams on a device.
 
-They are followed by rows for padding. Each padding row of a batch reads the initial state and writes to its own row.
+Each stream has two rows of device memory. The rows of all streams are followed by rows for padding. Each padding row of
+a batch reads the initial state and writes to its own row.
 """
 
 from __future__ import annotations

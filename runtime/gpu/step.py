@@ -117,7 +117,7 @@ class StepRunner:
 
     @torch.no_grad()
     def _compute(self, *, is_filtered: bool) -> StepOutput:
-        """Run the step and sample the next tokens."""
+        """Run the step and sample the next tokens. Return the output of the step, which is on the device."""
         tokens, positions, sources, targets = self._inputs.tensors["numbers"].unbind()
         output, is_finite = self._decoder.step_between(
             tokens, positions, self._inputs.tensors["noise"], self._pool.slots, sources, targets

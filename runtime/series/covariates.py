@@ -96,7 +96,7 @@ class Effect:
     bounds: Array
 
     def hide(self, values: Array) -> Array:
-        """Return values `[R, P]` minus the effect."""
+        """Return values `[R, P]` minus the effect of the covariates."""
         return values - self.seen
 
 

@@ -63,7 +63,7 @@ class SeriesDevice(Protocol):
         ...
 
     def hold_to_golden(self) -> int:
-        """Compare the network on the device with the bundle's golden outputs, and return the number of values.
+        """Compare the network on the device with the bundle's golden outputs, and return the number of compared values.
 
         Raises:
             BundleError: If a value differs by more than its tolerance.

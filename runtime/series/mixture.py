@@ -18,7 +18,8 @@ NUMBERS, MEMORY = "mixture.numbers", "mixture.memory"
 
 
 class StoredMixture(NamedTuple):
-    """Arrays of a pool, `[pool rows, P, …]`. For a network without a mixture, they have no rows."""
+    """Arrays of a pool that contain the mixtures of its streams, `[pool rows, P, …]`. For a network without a mixture,
+    they have no rows."""
 
     numbers: Array
     memory: Array

@@ -105,7 +105,7 @@ class PoolArrays(NamedTuple):
 
 
 class RequestOptions(NamedTuple):
-    """The part of a `Scorer` that depends on the request."""
+    """The options of a request that scoring reads: the part of a `Scorer` that changes from request to request."""
 
     horizons: Horizons
     tables: Tables

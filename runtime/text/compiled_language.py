@@ -79,7 +79,7 @@ class CompiledLanguageRuntime(CpuLanguage):
     def read_prompts(
         self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]
     ) -> tuple[StepOutput, list[BufferedAdvance]]:
-        """Process a part of a prompt in each of B recurrent streams. Return the outputs of the last tokens, and the
+        """Process a part of the prompt of each of B recurrent streams. Return the outputs of the last tokens, and the
         updates of the contexts."""
         found = [self._read(*one, outputs=1) for one in zip(contexts, pieces, strict=True)]
         outputs = [output for output, _ in found if output is not None]

@@ -100,8 +100,8 @@ class LanguageModelConfig(StrictConfig):
         initial_process: Initial standard deviation of RFA's process in the steady state, σ̃, as a multiple of the decay.
             By default, σ̃² = 0.1 in all heads with decay. Heads without decay always start from the same noise.
         kernel: Influence function of RFA.
-        prior: Where RFA uses the precision P(lag): in the bias and the residual ("lyapunov"), independent of the lag
-            ("constant"), or in the bias only ("additive").
+        prior: Where RFA uses the precision P(lag): in the bias and in the weight of the residual ("lyapunov"), only in
+            the bias ("additive"), or nowhere ("constant"). P(0) is used elsewhere.
         noise: Noise model. "anchor" uses gamma² alone, with sigma = eta = 0.
         rotate_values: Whether values are summed in the rotating frame.
         unit_norm: Whether queries and keys are scaled to unit length.
@@ -109,12 +109,12 @@ class LanguageModelConfig(StrictConfig):
         distance_bias: Bias of softmax attention: none, the slopes of ALiBi, or scores that decay with the lag.
         n_slots: Number of memory slots per head. 0 means that the model has no recurrent mode.
         inner: Maximum number of reweighting passes K of the memory slots, and the default.
-        innovation: Innovation from which the robust weight of the memory slots is computed: that of the key or of the
-            value.
+        innovation: Innovation from which the robust weight of the memory slots is computed: that of the key ("key") or
+            that of the value ("value").
         robust_slots: Whether the memory slots use robust weights. If false, every weight is 1, and the slots are Kalman
             filters whose noise depends on the input.
-        window: Number of exact tokens W that are read together with the slots. A token enters the slots when it leaves
-            the window.
+        window: Number W of most recent tokens to which a query attends directly, in addition to the slots. A token is
+            added to the slots when it leaves the window.
         learned_decay: Whether mu is learned, starting from the fixed decay. Heads without decay remain without decay.
         output_gate: Whether a sigmoid of the block's normalised input scales each head before the output projection.
         own_readout: Whether each mode has separate queries, output projections and norms. If false, only the gates of

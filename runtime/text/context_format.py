@@ -69,7 +69,7 @@ def pack_output(output: StepOutput) -> bytes:
 
 
 def unpack_output(data: bytes, vocabulary: int, latent_shape: tuple[int, int]) -> StepOutput:
-    """Return the output that `pack_output` has converted to bytes.
+    """Return the output of one row that `pack_output` converted to bytes.
 
     Raises:
         InvalidInput: If the bytes are not an output of this shape (code `state_invalid`).

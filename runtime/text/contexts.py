@@ -20,7 +20,7 @@ Array = NDArray[np.float32]
 
 
 class StepOutput(NamedTuple):
-    """Outputs for the last token of each row."""
+    """Outputs of the model for the last token of each row."""
 
     logits: Array  # [B, V]
     log_precision: Array  # [B]

@@ -55,8 +55,8 @@ class Vocabulary:
         return min(self._special, default=None)
 
     def encode(self, text: str) -> list[int]:
-        """Return the token ids of a text. A text of 2 MB takes a second and 300 MB of memory. `PromptReader` has no
-        such limit."""
+        """Return the token ids of a text. For a text of 2 MB, this takes a second and 300 MB of memory. `PromptReader`
+        tokenises a long text in parts."""
         return list(self._tokenizer.encode(text).ids)
 
     def is_special(self, token: int) -> bool:
@@ -80,8 +80,8 @@ class Vocabulary:
 class TextStream:
     """Text of a growing sequence of tokens. It ends before the first stop sequence.
 
-    Text that may be the start of a stop sequence is retained until it is known whether it is one. So are bytes that do
-    not yet form a character. The released text does not depend on the boundaries of tokens.
+    Text that may be the start of a stop sequence is retained until later tokens decide this. Bytes that do not yet form
+    a character are retained as well. The released text does not depend on the boundaries of tokens.
 
     Args:
         vocabulary: Vocabulary that provides the bytes of tokens.

@@ -137,7 +137,8 @@ class Language(ABC):
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens of each of B streams. All streams must have the same decoding mode."""
+        """Process some tokens of each of B streams, and return the updates of their contexts. All streams must have the
+        same decoding mode."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._prefill_slots(slots, pieces)
@@ -147,8 +148,8 @@ class Language(ABC):
     def step(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token of each of B streams. All streams must have the same decoding mode. `noise` has shape
-        `[B, H, 2D]` and is zero for the mean."""
+        """Process one token of each of B streams. Return the outputs, and the updates of the contexts. All streams must
+        have the same decoding mode. `noise` has shape `[B, H, 2D]` and is zero for the mean."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._step_slots(slots, tokens, noise)
@@ -177,7 +178,8 @@ class Language(ABC):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """Process one token of each stream as `step` does, and choose the next tokens from the logits."""
+        """Process one token of each stream as `step` does, and choose the next tokens from the logits. Return the
+        chosen tokens, and the updates of the contexts."""
         output, advances = self.step(contexts, tokens, noise)
         return drawn_tokens(*output, draws), advances
 
@@ -185,8 +187,8 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process some tokens of each of B attention streams, and return the outputs of the last tokens. `noise` has
-        shape `[B, H, 2D]`."""
+        """Process some tokens of each of B attention streams. Return the outputs of the last tokens, and the updates of
+        the contexts. `noise` has shape `[B, H, 2D]`."""
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
@@ -194,13 +196,15 @@ class Language(ABC):
 
     @abstractmethod
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens of each recurrent stream. `prefill` calls this method."""
+        """Process some tokens of each recurrent stream, and return the updates of the contexts. `prefill` calls this
+        method."""
 
     @abstractmethod
     def _step_slots(
         self, contexts: Sequence[SlotContext], tokens: Sequence[int], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process one token of each recurrent stream. `step` calls this method."""
+        """Process one token of each recurrent stream. Return the outputs, and the updates of the contexts. `step` calls
+        this method."""
 
     def example(self, rows: int) -> ExampleRows:
         """Return fixed example inputs for `agreeing_sizes`. All rows differ."""
@@ -223,7 +227,7 @@ class Language(ABC):
         return self._format.pack(context.position, context.read())
 
     def unpack(self, data: bytes, passes: int | None = None) -> SlotContext:
-        """Return the context that `pack` has converted to bytes.
+        """Return the recurrent context that `pack` converted to bytes.
 
         Args:
             data: Bytes that `pack` returned.
@@ -258,8 +262,8 @@ class CpuLanguage(Language):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """Process some tokens of each of B attention streams. Streams are processed one by one, because their caches
-        have different sizes."""
+        """Process some tokens of each of B attention streams. Return the outputs of the last tokens, and the updates of
+        the contexts. Streams are processed one by one, because their caches have different sizes."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
@@ -358,7 +362,8 @@ class LanguageRuntime(CpuLanguage):
     def _run_step(
         self, tokens: NDArray[np.int64], positions: NDArray[np.int64], noise: Array, rest: Mapping[str, NDArray[Any]]
     ) -> list[Array]:
-        """Run the step. `rest` contains the state and, if the graph has this input, the numbers of passes."""
+        """Run the graph of a step, and return its outputs. `rest` contains the state and, if the graph has this input,
+        the numbers of passes."""
         outputs: list[Array] = self._step.run(
             [*StepOutput._fields, *(f"next_{name}" for name in self.initial)],
             {"token": tokens, "position": positions, "noise": noise, **rest},

@@ -1,4 +1,4 @@
-"""Load a language bundle on a CPU. It runs in compiled code if this supports the bundle, and otherwise on ONNX
+"""Load a language bundle on a CPU. A bundle runs in compiled code if compiled code supports it, and otherwise on ONNX
 Runtime."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ logger = logging.getLogger("rfa.engine")
 
 
 def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int) -> Language:
-    """Load a language bundle, and compare it with its golden outputs.
+    """Load a language bundle, compare it with its golden outputs, and return the runtime.
 
     For compiled code, only the graph of attention mode is loaded, because the other graphs take 80 MB.
 

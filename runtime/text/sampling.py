@@ -206,7 +206,7 @@ def filtered_probabilities(
 
 
 def _only(weights: Reals, kept: NDArray[np.int64]) -> Reals:
-    """Return the normalised probabilities of the tokens `kept`. Those of other tokens are 0."""
+    """Return probabilities that are proportional to `weights` for the tokens `kept` and 0 for the others."""
     few = np.zeros_like(weights)
     few[kept] = weights[kept]
     return few / few.sum()

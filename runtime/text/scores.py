@@ -67,7 +67,8 @@ def score_tokens(logits: NDArray[np.float32], tokens: Sequence[int], temperature
 
 
 def row_scores(logits: NDArray[np.float32], tokens: NDArray[np.int64], temperature: np.float32) -> NDArray[np.float64]:
-    """Return the columns of `score_rows`, `[N, 5]`. The normalisers do not depend on the tokens."""
+    """Return the log normalisers, the entropy, the tail and the rank of each token, `[N, 5]`, in the order that
+    `score_rows` defines. The normalisers do not depend on the tokens."""
     compile_kernels()
     out = np.empty((len(logits), 5))
     score_rows(np.ascontiguousarray(logits), tokens, np.float32(temperature), out)

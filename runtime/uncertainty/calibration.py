@@ -32,7 +32,8 @@ TAIL_GRID, FURTHEST = 0.01, 37.0
 
 
 def normal_quantiles(levels: Sequence[float]) -> Array:
-    """Return the normal quantiles at the upper ends of intervals that have these levels."""
+    """Return the normal quantile at the upper end of the central interval of each level, such as 1.645 for the level
+    0.9."""
     return np.array([_NORMAL.inv_cdf((1 + level) / 2) for level in levels])
 
 

@@ -57,7 +57,7 @@ class Columns:
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
 
     def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
-        """Return forecasts after the last observation in separate columns by name."""
+        """Return the forecasts after the last observation as columns by name. The column `t` contains their times."""
         groups = (
             self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
             self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),
@@ -112,17 +112,17 @@ class Columns:
             yield from self._weights(f"forecast.{horizon!r}.", list(weights), shares)
 
     def _each(self, name: str, values: Array) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of values `[rows, P]`."""
+        """Yield the name and the content of each column of values `[rows, P]`."""
         for a, component in enumerate(self._names):
             yield f"{name}.{component}", values[:, a]
 
     def _weights(self, prefix: str, experts: Sequence[str], weights: Array) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of weights `[rows, P, experts]`."""
+        """Yield the name and the content of each column of weights `[rows, P, experts]`."""
         for k, expert in enumerate(experts):
             yield from self._each(f"{prefix}weight.{expert}", weights[..., k])
 
     def _bands(self, prefix: str, levels: Sequence[str], bands: Array) -> Iterator[tuple[str, Array]]:
-        """Yield the columns of bands `[rows, levels, P, 2]`."""
+        """Yield the name and the content of each column of bands `[rows, levels, P, 2]`."""
         for i, level in enumerate(levels):
             yield from self._each(f"{prefix}lower.{level}", bands[:, i, :, 0])
             yield from self._each(f"{prefix}upper.{level}", bands[:, i, :, 1])

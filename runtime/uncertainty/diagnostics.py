@@ -80,9 +80,10 @@ def diagnose(
         model: The model.
         checks: Checks of the forecasts of the reply.
         step: Typical lag of the stream. 0 if it is unknown.
-        ahead: Horizons of the future rows, without those of the checks.
+        ahead: Horizons of the forecasts after the last observation.
         is_whole: Whether the checks cover a recorded series from its first row to its last.
-        followed: Number of the last horizons that were scored for the rows of `ahead`. Warnings mention them.
+        followed: Number of horizons at the end of the checked ones that were not requested. Their forecasts were scored
+            to check those in `ahead`.
         names: Names of the components. Empty if they are numbered.
     """
     found = []

@@ -243,7 +243,7 @@ def check_lag(lag: int | None, *, smooth: bool) -> None:
 
 
 def window_of(window: Any) -> float:
-    """Return the length of a window.
+    """Return the length of a window in the unit of the times.
 
     Args:
         window: Number above 0 in the unit of the times. If times are in seconds, also a duration such as "5min".

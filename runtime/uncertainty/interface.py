@@ -28,7 +28,7 @@ class ReadoutOptions(NamedTuple):
     """Options of the outputs other than levels, horizon and samples.
 
     Attributes:
-        mode: Decoding mode.
+        mode: Mode of the filter: "recurrent" or "attention".
         alarm: Alarm options.
         passes: Number of reweighting passes K. None selects the default of the model.
         range: Limits of estimates, forecasts, bounds and samples.
@@ -57,7 +57,7 @@ class Row(NamedTuple):
 
 
 class Inputs(Protocol):
-    """Inputs of the rows of a series. This is an array, or an object that computes the inputs of some rows."""
+    """Interface of the inputs of a series: an array, or an object that computes the inputs of the selected rows."""
 
     @property
     def nbytes(self) -> int: ...
@@ -109,7 +109,7 @@ class Ahead(NamedTuple):
 
 
 class Stepped(NamedTuple):
-    """The reply to a row. For `tally`, see forecast_checks.py."""
+    """Result of one row. The counts in `tally` are described in forecast_checks.py."""
 
     step: FilterStep
     log_likelihood: float
@@ -140,7 +140,8 @@ class FilterOptions:
         levels: Levels of the intervals.
         horizon: Horizons of the forecasts.
         samples: Number of samples of the state per step. With `smooth`, they are trajectories given all observations.
-        mode: Decoding mode. "attention" uses all earlier observations (at most MAX_ATTENTION) and starts a new stream.
+        mode: Mode of the filter: "recurrent" or "attention". "attention" uses all earlier observations (at most
+            MAX_ATTENTION) and starts a new stream.
         smooth: Whether to return smoothed estimates.
         lag: Number of later observations that a smoothed state depends on (fixed lag). None selects all.
         state: Unpacked state to continue from, in recurrent mode.

@@ -70,7 +70,7 @@ class Mute:
         return bool(self.spans or self.weekly)
 
     def arrays(self) -> tuple[Array, Array, Array]:
-        """Return the windows and the offsets, `[W, 2]` each."""
+        """Return the single windows, the weekly windows and the UTC offsets as arrays, `[W, 2]` each."""
         spans, weekly = (np.array(windows, np.float64).reshape(-1, 2) for windows in (self.spans, self.weekly))
         return spans, weekly, self.utc_offsets.array()
 

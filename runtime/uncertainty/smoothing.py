@@ -40,7 +40,7 @@ class Traces(NamedTuple):
 
     @classmethod
     def of(cls, found: Any, count: int) -> Traces:
-        """Return the first `count` steps that `FilterSteps` traced."""
+        """Return the trace of the first `count` steps in the arrays that `FilterSteps` returned."""
         columns = (
             found.transition, found.predicted_mean, found.predicted_covariance, found.mean, found.state_covariance
         )  # fmt: skip
@@ -52,7 +52,7 @@ class Traces(NamedTuple):
         return cls(*(np.concatenate(columns) for columns in zip(*pieces, strict=True)))
 
     def part(self, first: int, last: int) -> Traces:
-        """Return the steps from `first` to `last`, which is exclusive."""
+        """Return the trace of the steps from `first` up to, but not including, `last`."""
         return Traces(*(column[first:last] for column in self))
 
     @property

@@ -147,7 +147,8 @@ class Readout:
         return self.options.range != UNLIMITED
 
     def weights_by_name(self, weights: Array) -> dict[str, Any] | None:
-        """Return weights `[…, experts]` by the names of the experts. Return None if there are no experts."""
+        """Return a dictionary of the weights `[…, experts]`, whose keys are the names of the experts. Return None if
+        there are no experts."""
         return {name: weights[..., k].tolist() for k, name in enumerate(self.experts)} or None
 
     def hide_muted(self, times: Array, values: Array) -> Array:
@@ -156,7 +157,7 @@ class Readout:
         return np.where(mute.covers(times)[:, None], np.nan, values) if mute else values
 
     def named(self, bands: Sequence[Any]) -> dict[str, Any]:
-        """Return intervals by the names of their levels."""
+        """Return a dictionary of intervals, whose keys are the names of the levels."""
         return dict(zip(self.names, bands, strict=True))
 
 
@@ -194,18 +195,18 @@ class Steps:
 
     @property
     def without_tally(self) -> Steps:
-        """Return these steps without the tally, which takes half of the memory."""
+        """Return a copy of these steps without the counts of forecast_checks.py, which take half of the memory."""
         return replace(self, outputs=self.outputs._replace(tally=np.empty((len(self), 0))))
 
     @property
     def tally(self) -> Array:
-        """Sum of the tallies. See forecast_checks.py."""
+        """Sum of the counts of all rows, which forecast_checks.py describes."""
         found: Array = self.outputs.tally.sum(axis=0)
         return found
 
     @property
     def anomalies(self) -> Array:
-        """Anomaly scores of the rows that have a score."""
+        """Anomaly scores of the rows for which a score was computed."""
         scores: Array = self.outputs.anomaly[~np.isnan(self.outputs.anomaly)]
         return scores
 

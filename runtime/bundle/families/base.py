@@ -17,7 +17,8 @@ MAX_STATE_BYTES = 64 << 20
 
 
 class GraphRule(NamedTuple):
-    """Names and types of the inputs and outputs of a graph, in order. The graph may lack the inputs in `optional`."""
+    """Names and types of the inputs and outputs of a graph, in order. The inputs whose names are in `optional` may be
+    missing."""
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
@@ -49,7 +50,7 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
-        """Return the rules for values that are bounded or determined by other values.
+        """Return the rules for arrays of model.safetensors whose values are bounded or determined by other arrays.
 
         Args:
             weights: Arrays of model.safetensors, with correct shapes.
@@ -67,8 +68,8 @@ class FamilyConfig(Strict):
         """Return the rules for the graphs, by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interfaces of the golden cases by name. These are the graphs of the bundle, or those of compiled
-        code."""
+        """Return the interface of each graph that the golden cases run, by name. For families whose steps are compiled,
+        these are the interfaces of the compiled functions."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:
@@ -88,7 +89,7 @@ def batched(specs: Sequence[TensorSpec], prefix: str) -> list[TensorSpec]:
 
 
 def size(found: Sequence[TensorSpec]) -> int:
-    """Return the size in bytes of float32 tensors of fixed shape."""
+    """Return the total size in bytes of float32 tensors with fixed shapes."""
     total = 0
     for part in found:
         count = 4

@@ -137,7 +137,7 @@ class LinearConfig(FilterConfig):
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interfaces for single steps, and for forecasts from the state after them. See `FamilyConfig`."""
+        """Return the interfaces of a step, and of the forecasts from the state after it. See `FamilyConfig`."""
         state = batched(self.state(), "state.")
         return {
             "step": GraphSpec("step", (*self._token(), *state), self._step_outputs(), ()),
@@ -161,8 +161,8 @@ class LinearConfig(FilterConfig):
         return {name: ArrayRule(shape) for name, shape in rules.items()}
 
     def _chain_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-        """Return the shapes that depend on the numbers of nilpotent powers and of clusters. These numbers follow from
-        the drift."""
+        """Return the shapes that depend on the numbers of nilpotent powers and of clusters. These numbers are
+        properties of the drift matrix."""
         n = self.sizes[1]
         nodes, table = shapes.get("nodes", ()), shapes.get("node_weights", ())
         top = table[1] if len(table) == 2 else 0

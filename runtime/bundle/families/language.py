@@ -89,7 +89,8 @@ class LanguageConfig(FamilyConfig):
 
     @property
     def gpu_refusal(self) -> str | None:
-        """Feature of the model that the GPU decoder does not support. None if the decoder supports the model."""
+        """Feature of the model that the GPU decoder does not support. None if the GPU decoder supports all features of
+        the model."""
         if self.mixer != "rfa":
             return f"the mixer {self.mixer!r}"
         if self.confidence != "none" or self.bias or self.horizon:
@@ -175,8 +176,8 @@ class LanguageConfig(FamilyConfig):
         return shapes
 
     def _own(self, name: str, shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-        """Return the shape of a weight. With own_readout, also return the shape of its counterpart in recurrent mode,
-        by name."""
+        """Return the name and the shape of a weight. If `own_readout` is set, also return those of the separate weight
+        of recurrent mode."""
         own = {f"{name}.recurrent_weight": shape} if self.own_readout else {}
         return {f"{name}.weight": shape, **own}
 
