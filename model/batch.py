@@ -26,8 +26,8 @@ class Batch:
     truth: np.ndarray | None = None
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the observations (0 if missing) and their presence, each `[B, N, P]` float32, and the times, `[B, N]`
-        float64."""
+        """Return the observations with 0 in place of missing values, 1 for each observed component and 0 for each
+        missing one, and the times. The first two are `[B, N, P]` float32, and the times are `[B, N]` float64."""
         import torch  # optional for readers of recorded series
 
         present = np.isfinite(self.observations)

@@ -38,7 +38,8 @@ class Block(nn.Module):
         self.feed_forward = FeedForward(config)
 
     def finish(self, x: Tensor, mixed: Tensor, mode: Mode) -> Tensor:
-        """Add the output of the mixer to the residual stream, then apply the feed-forward layer."""
+        """Add the output of the mixer to the residual stream, apply the feed-forward layer, and return the new residual
+        stream."""
         if not self.mixer.is_residual:
             out: Tensor = x + self.feed_forward(mixed)
             return out

@@ -96,11 +96,12 @@ class Decoder:
         return self.embedding.dtype
 
     def stack(self, mode: Mode) -> Stack:
-        """Return the layers for a mode."""
+        """Return the blocks and the final norm with the weights of a mode."""
         return self._attention if mode == "attention" else self._recurrent
 
     def step(self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, rows: Tensor) -> StepOutput:
-        """Decode one token of B streams. `rows` of the pool are updated in place. See `step_between`."""
+        """Decode one token of B streams, and return the output. `rows` of the pool are updated in place. See
+        `step_between`."""
         return self.step_between(tokens, positions, noise, pool, rows, rows)[0]
 
     def step_between(
@@ -154,7 +155,8 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Decode with five kernel launches per layer, which are four fused products and the update of the slots."""
+        """Compute `step_between` with five kernel launches per layer: four fused products and the update of the
+        slots."""
         from rfa.model import decoder_triton as kernels
         from rfa.model import product_triton as products
 
@@ -320,7 +322,8 @@ def _kernels_refusal(config: LanguageModelConfig) -> str | None:
 
 
 def product(x: Tensor, weight: Tensor) -> Tensor:
-    """Compute `x @ weight.T` in float32 from factors in the dtype of the weight."""
+    """Return `x @ weight.T` in float32. The factors are rounded to the dtype of the weight before they are
+    multiplied."""
     rounded = x.to(weight.dtype)
     if weight.dtype == torch.float32:
         return F.linear(rounded, weight)

@@ -112,7 +112,7 @@ class Stack:
 
 
 def check_decodable(config: LanguageModelConfig) -> None:
-    """Check that the mixer is "rfa" without extensions and that there is no window.
+    """Check that the mixer of a model is "rfa" without extensions, and that the model has no window.
 
     Raises:
         ValueError: If the configuration is not supported.

@@ -175,7 +175,8 @@ class DeepFilter(StateFilter):
         return torch.cat(parts, dim=-1), z
 
     def factors(self, x: Tensor) -> Tensor:
-        """Return the bounded log factors `[..., 2]` of the process and measurement covariance."""
+        """Return the bounded logarithms `[..., 2]` of the factors by which the process covariance and the measurement
+        covariance are multiplied."""
         return LOG_FACTOR_RANGE * torch.tanh(self.readout(x) * (LOG_FACTOR_GAIN / LOG_FACTOR_RANGE))
 
     def _both_filters(self, token: Token, state: State) -> tuple[FilterOutput, State, Tensor]:

@@ -245,7 +245,7 @@ class DynamicsParameters(nn.Module):
         self.tau_raw = nn.Parameter(raw_from_positive(torch.full((n_heads,), temperature)))
 
     def forward(self) -> Dynamics:
-        """Return the constrained parameters."""
+        """Return the parameters of the heads, constrained to their valid ranges."""
         mu = self.mu if self.mu_raw is None else torch.where(self.mu > 0, positive(self.mu_raw), 0.0)
         sigma2 = eta2 = torch.zeros_like(self.mu)
         if self.has_noise:

@@ -54,7 +54,8 @@ class KernelLaunch:
     Args:
         call: The launch.
         signature: Type of each parameter ("*bf16", "i32", "constexpr").
-        constexprs, attributes: Values by position in the signature.
+        constexprs, attributes: Values of the constants, and properties such as divisibility by 16, by position in the
+            signature.
         options: num_warps, num_stages and other options.
     """
 
@@ -75,7 +76,8 @@ Taker = Callable[[KernelCall], bool]
 
 
 def intercept_launches(taker: Taker) -> Callable[[], None]:
-    """Pass every kernel launch of this process to `taker` first. Return a function that ends the interception."""
+    """Call `taker` before every kernel launch of this process. If `taker` returns True, the kernel is not launched.
+    Return a function that ends the interception."""
     before = KernelInterface.__getitem__
 
     def launcher(function: Any, grid: Any) -> Callable[..., Any]:
@@ -95,7 +97,7 @@ def intercept_launches(taker: Taker) -> Callable[[], None]:
 
 @contextmanager
 def intercepted_launches(taker: Taker) -> Iterator[None]:
-    """Intercept launches inside a context. See `intercept_launches`."""
+    """Call `taker` before every kernel launch inside a context. See `intercept_launches`."""
     end = intercept_launches(taker)
     try:
         yield

@@ -229,7 +229,7 @@ class LanguageModel(TwoModeNetwork):
         return StepOutput(self._logits(x, mode), mixed.log_precision.mean(-1), mixed.latent)
 
     def _last(self, layer: int, noise: Tensor | None) -> Tensor | None:
-        """Return the noise if this is the last layer, and None otherwise."""
+        """Return `noise` for the last layer, whose latent is sampled, and None for the other layers."""
         return noise if layer == self.config.n_layers - 1 else None
 
     def _layers(self) -> list[Block]:

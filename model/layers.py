@@ -39,8 +39,8 @@ SLOT_MEMORY = (2.0, 256.0)
 
 
 class LayerState(NamedTuple):
-    """State of B streams in one layer: means `[B, H, S, 4D]` and precisions `[B, H, S]` of the memory slots, and the
-    ring of a model with a window, `[B, W, H, 4D + 2S]`."""
+    """State of B streams in one layer. It consists of the means `[B, H, S, 4D]` and the precisions `[B, H, S]` of the
+    memory slots and, for a model with a window, the ring of the tokens in the window, `[B, W, H, 4D + 2S]`."""
 
     means: Tensor
     precisions: Tensor
@@ -97,7 +97,7 @@ class RobustMixer(TokenMixer):
             self.weight_scale_raw = nn.Parameter(raw_from_positive(torch.ones(heads)))
 
     def initial_state(self) -> tuple[Tensor, Tensor]:
-        """Return means `[H, S, 4D]` and precisions `[H, S]` before the first token."""
+        """Return the means `[H, S, 4D]` and the precisions `[H, S]` of the memory slots before the first token."""
         return self.initial_means.float(), positive(self.initial_precision_raw.float())
 
     def initial_ring(self) -> Tensor:
@@ -198,7 +198,8 @@ class RobustMixer(TokenMixer):
         return MixerOutput(self.project(latent, x, mode), torch.log(precision), latent)
 
     def attention(self, x: Tensor, *, with_precision: bool, impl: AttentionImpl = "auto") -> MixerOutput:
-        """Compute RFA over a sequence `[B, N, d]` at positions 0 … N-1. For `impl`, see `robust_filter_attention`."""
+        """Compute RFA over a sequence `[B, N, d]` at positions 0 … N-1, and return the output of the mixer. For `impl`,
+        see `robust_filter_attention`."""
         dynamics = self.dynamics()
         phase = self.phase(torch.arange(x.shape[1], device=x.device))
         if self._runs_fused(x, impl):
@@ -283,8 +284,8 @@ class RobustMixer(TokenMixer):
         noise: Tensor | None,
         passes: Tensor | None = None,
     ) -> tuple[MixerOutput, LayerState]:
-        """Process one token `[B, d]` of every stream at `position` `[B]`. `passes` `[B]` contains the number of
-        reweighting passes of each stream."""
+        """Process one token `[B, d]` of every stream at `position` `[B]`. Return the output and the state after the
+        token. `passes` `[B]` contains the number of reweighting passes of each stream."""
         if passes is not None and state.ring is not None:
             raise ValueError("passes must be None for a model with a window")
         dynamics = self.dynamics()
@@ -310,7 +311,8 @@ class RobustMixer(TokenMixer):
     def _scan(
         self, tokens: SlotInputs, state: LayerState, dynamics: Dynamics, impl: SlotImpl, lags: Tensor | None = None
     ) -> tuple[SlotReadout, LayerState]:
-        """Update the memory slots and, if the model has a window, the ring."""
+        """Update the memory slots and, if the model has a window, the ring. Return the readout of every token, and the
+        state after the last token."""
         config, parameters = self.config, self.slot_parameters(dynamics, lags)
         if state.ring is None:
             readout, *slots = slot_scan(

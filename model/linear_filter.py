@@ -154,7 +154,8 @@ class LinearFilter(StateFilter):
     def _batch_estimate(
         self, tokens: Tensor, lag: Tensor, valid: Tensor, start: Tensor, robustness: Robustness
     ) -> tuple[Tensor, Tensor]:
-        """Return the precision-weighted mean of all transported observations, `[B, n]`, computed by IRLS.
+        """Return the precision-weighted mean of all transported observations, `[B, n]`, computed by iteratively
+        reweighted least squares (IRLS).
 
         Args:
             tokens: Values, presence and noise scale of each observation, `[B, C, 2P + 1]`.

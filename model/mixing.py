@@ -45,7 +45,7 @@ class MixerOutput(NamedTuple):
 
 
 class ModeLinear(nn.Linear):
-    """Linear layer without bias, with one matrix for both modes or one matrix per mode."""
+    """Linear layer without bias. It has either one matrix for both modes or a separate matrix for each mode."""
 
     def __init__(self, d_in: int, d_out: int, scale: float = 1.0, *, is_own: bool) -> None:
         super().__init__(d_in, d_out, bias=False)
@@ -63,7 +63,7 @@ class ModeLinear(nn.Linear):
 
 
 class ModeNorm(nn.RMSNorm):
-    """RMS norm, with the same gains for both modes or separate gains."""
+    """RMS norm. Its gains are either the same for both modes or separate for each mode."""
 
     def __init__(self, width: int, *, is_own: bool) -> None:
         super().__init__(width, eps=1e-6)
@@ -164,8 +164,8 @@ class TokenMixer(nn.Module):
 
     @abstractmethod
     def attention(self, x: Tensor, *, with_precision: bool) -> MixerOutput:
-        """Mix a sequence `[B, N, d]` at positions 0 … N-1. Without `with_precision`, the values of log_precision are
-        undefined."""
+        """Mix a sequence `[B, N, d]` at positions 0 … N-1, and return the output of the mixer. Without
+        `with_precision`, the values of log_precision are undefined."""
 
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
@@ -273,7 +273,7 @@ def token_mixer(config: LanguageModelConfig) -> TokenMixer:
     """Create a new mixer for a configuration.
 
     Raises:
-        ValueError: If the mixer is not in the installed package.
+        ValueError: If the installed package does not contain the mixer.
     """
     home, name = HOMES[config.mixer]
     try:

@@ -54,7 +54,7 @@ class Packed:
 
 
 def sent(array: NDArray[Any], device: torch.device) -> Tensor:
-    """Copy an array to the device without waiting for the copy."""
+    """Copy a host array to a device without waiting for the copy, and return the tensor on the device."""
     packed = Packed({"array": (torch.from_numpy(array[:0]).dtype, array.shape)}, device)
     packed.arrays["array"][...] = array
     packed.send()

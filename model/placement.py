@@ -30,7 +30,7 @@ def is_simulated() -> bool:
 
 
 def is_gpu(device: torch.device) -> bool:
-    """Return whether tensors on a device are processed by GPU kernels."""
+    """Return whether GPU kernels process tensors on this device, which is also the case for a simulated GPU."""
     return device.type == "cuda" or is_simulated()
 
 

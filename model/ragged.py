@@ -82,8 +82,8 @@ class RaggedDecoder:
     def extend_and_check(
         self, ragged: Ragged, pages: Sequence[PageList], keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Process tokens like `extend`. Also return `[S]` float32, which is 1 if all new keys and values of a stream
-        are finite and 0 otherwise."""
+        """Process tokens like `extend`. Return the outputs, and a tensor `[S]` float32 that is 1 if all new keys and
+        values of a stream are finite and 0 otherwise."""
         if self.attention_refusal is not None:
             return self._extend_each(ragged, pages, keys, values, noise)
         totals = ragged.totals

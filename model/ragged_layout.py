@@ -76,7 +76,8 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Return the types and shapes of the copied arrays. `pages` is the number of pages per stream."""
+        """Return the type and the shape of each array that is copied to the device, by name. `pages` is the number of
+        pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
@@ -148,13 +149,14 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """Return types and shapes of the arrays to copy for a number of tokens and streams."""
+        """Return the type and the shape of each array that is copied to the device, by name, for a number of tokens and
+        streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 
     @classmethod
     def of(cls, given: Mapping[str, Tensor], longest: int) -> SlotTokens:
-        """Create an instance from the arrays of `fields`."""
+        """Create an instance from arrays with the names, types and shapes that `fields` returns."""
         return cls(given["tokens"], given["positions"], given["rows"], given["counts"], given["last"], longest)
 
 
@@ -181,5 +183,5 @@ def _padding(tokens: int, streams: int) -> list[int]:
 
 
 def _repeated(numbers: NDArray[np.int64], counts: list[int]) -> NDArray[np.int64]:
-    """Repeat each number `counts` times."""
+    """Return an array in which each number occurs as often as `counts` states for it."""
     return np.repeat(numbers, np.array(counts, np.int64))

@@ -109,7 +109,7 @@ class StateFilter(TwoModeNetwork):
 
     @abstractmethod
     def drift(self) -> Drift:
-        """Return the eigenpairs of the drift matrix, or its blocks if it is not diagonalisable."""
+        """Return the eigenpairs of the drift matrix. If the matrix is not diagonalisable, return its blocks."""
 
     @abstractmethod
     def sensor(self) -> Sensor:
@@ -168,7 +168,7 @@ class StateFilter(TwoModeNetwork):
         return one, one
 
     def forecast(self, state: State, horizon: Tensor) -> tuple[Tensor, Tensor]:
-        """Forecast observations.
+        """Return the mean and the covariance of future observations.
 
         Args:
             state: State from which to forecast.

@@ -44,7 +44,8 @@ def _eager(
     kernel: str,
     horizon: float,
 ) -> AttentionResult:
-    """Compute attention on rotated q, k, v with the reference implementation, one packed sequence at a time."""
+    """Compute attention of rotated q, k and v with the reference implementation. Packed sequences are processed one at
+    a time."""
     if cu_seqlens is not None:
         parts = [
             _eager(

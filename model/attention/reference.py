@@ -128,7 +128,7 @@ def relative_attention(
         dynamics: Dynamics of the heads.
         kernel: "student_t" or "gaussian".
         with_precision: Whether to compute the precision. Otherwise, the result contains zeros.
-        prior: See `LanguageModelConfig`.
+        prior: Where P(lag) is used: "lyapunov", "constant" or "additive". See `LanguageModelConfig`.
         horizon: Time that is added to each lag (RFA C.6: E → zeta E with zeta = e^{-mu horizon}).
     """
     length = q.shape[1]

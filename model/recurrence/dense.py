@@ -95,8 +95,8 @@ class Suspicion(NamedTuple):
 
 
 class LearnedNoise(NamedTuple):
-    """Factors `[K]` by which R is multiplied, counts of observations for each factor `[..., K]`, and counts before the
-    first observation `[K]`."""
+    """State of the rule that learns the noise: the factors `[K]` by which R is multiplied, the number of observations
+    assigned to each factor `[..., K]`, and the prior counts `[K]`."""
 
     factors: Tensor
     counts: Tensor
@@ -139,7 +139,7 @@ def _quadratic(matrix: Tensor, x: Tensor) -> Tensor:
 
 def predictive_log_density(nis: Tensor, log_det: Tensor, count: Tensor, robustness: Robustness) -> Tensor:
     """Return log[(1 - c) N(e; 0, S) + c N(e; 0, k² S)] of `count` components, where `nis` is e'S⁻¹e and `log_det` is
-    log det S. It is Gaussian if c = 0."""
+    log det S. The density is Gaussian if c = 0."""
     base = -0.5 * (nis + log_det + count * math.log(2 * math.pi))
     k = robustness.outlier_scale
     wide = base + 0.5 * nis * (1 - 1 / k.square()) - count * torch.log(k)

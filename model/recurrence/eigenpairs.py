@@ -45,7 +45,8 @@ def transition(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def propagator(drift: Eigenpairs, rate_re: Tensor, rate_im: Tensor, lag: Tensor) -> Tensor:
-    """Return V e^{rate lag} V⁻¹, for the rates of the drift or their negatives."""
+    """Return V e^{rate lag} V⁻¹, `[..., n, n]`. `rate_re` and `rate_im` are the rates of the drift, or their negatives
+    for the inverse."""
     e_re, e_im = exponentials(rate_re, rate_im, lag)
     f = (drift.basis_re * e_re - drift.basis_im * e_im) @ drift.dual_re
     return f - (drift.basis_re * e_im + drift.basis_im * e_re) @ drift.dual_im

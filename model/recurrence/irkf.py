@@ -1,5 +1,5 @@
-"""Filter with the IRKF, with one memory slot per head. `irkf_scan` filters sequences and `irkf_step` single tokens,
-with equal results.
+"""Filter with the IRKF, with one memory slot per head. `irkf_scan` filters sequences and `irkf_step` single tokens, and
+both give the same results.
 
 The equations are in `irkf_reference.py`. A sequence may be filtered at once, in segments or token by token. The rows of
 a batch are independent.

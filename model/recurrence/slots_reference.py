@@ -12,8 +12,9 @@ slot (RFA's filter, AFA Alg. 4, with input-dependent noises):
 If kappa' = 0, then w = 1 and the slots are Kalman filters with input-dependent noises. The work per token is
 O(S (D + K)).
 
-Alternatively, the weight uses the innovation of the value, r² = |v - m⁻_v|². Slots behind a window of exact tokens are
-read at a lag, with mean E_l m and variance E_l² / p + q_l + gamma².
+Alternatively, the weight uses the innovation of the value, r² = |v - m⁻_v|². In a model with a window, queries attend
+directly to the most recent tokens, and the slots contain the tokens before the window. The slots are then read at a lag
+l, with mean E_l m and variance E_l² / p + q_l + gamma².
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ class SlotReadout(NamedTuple):
 
     Attributes:
         out: Estimate in the rotating frame, `[..., H, 2D]`.
-        log_norm, precision: log_norm and precision of RFA over the slots, `[..., H]`.
+        log_norm, precision: Logarithm of the sum of the weights of the slots, and their total precision, `[..., H]`, as
+            in `AttentionResult`.
     """
 
     out: Tensor
@@ -88,7 +90,7 @@ class SlotOptions(NamedTuple):
 
     Attributes:
         inner: Number of reweighting passes K >= 1.
-        innovation: Innovation that determines the weight, that of the key or that of the value.
+        innovation: Innovation that determines the weight: that of the key ("key") or that of the value ("value").
         lag: Lag between the slots and the query. None means 0.
         lengths: Number of tokens of each row of a scan, `[B]`. Later tokens do not change the state, and their readout
             is 0.
@@ -160,7 +162,8 @@ def slot_step(
 def slot_read(
     q: Tensor, means: Tensor, precisions: Tensor, parameters: SlotParameters, lag: SlotLag | None = None
 ) -> SlotReadout:
-    """Compute RFA over the memory slots as if they were S tokens. q is `[..., H, 2D]`. The lag is 0 by default."""
+    """Compute RFA of queries over the memory slots, which are treated as S tokens, and return the readout. q is
+    `[..., H, 2D]`. The lag is 0 by default."""
     width = q.shape[-1]
     variance = 1 / precisions + parameters.gamma2[:, None]
     if lag is not None:

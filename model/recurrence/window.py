@@ -1,4 +1,5 @@
-"""Attention with one softmax over a window of exact tokens and the memory slots that contain the earlier tokens.
+"""Attention with one softmax over a window of the most recent tokens and the memory slots, which contain the earlier
+tokens.
 
 The ring contains the W most recent tokens, including that of the query. A token is added to the slots when it leaves
 the ring. At token t, the slots therefore contain the tokens up to t - W (`slots_reference.py`) and are read at that
@@ -43,7 +44,7 @@ def window_scan(
     tokens: SlotInputs, means: Tensor, precisions: Tensor, ring: Tensor, parameters: SlotParameters, dynamics: Dynamics,
     *, lag: SlotLag, inner: int = 1, innovation: Innovation = "key", impl: SlotImpl = "auto",
 ) -> tuple[SlotReadout, Tensor, Tensor, Tensor]:  # fmt: skip
-    """Process a sequence with a ring of exact tokens and memory slots.
+    """Process a sequence with memory slots and a ring that contains the most recent tokens.
 
     Args:
         tokens: Inputs with leading dimensions `[B, N]` and measurement precision > 0.
@@ -77,7 +78,8 @@ def window_scan(
 
 
 def joined(distant: SlotReadout, recent: AttentionResult) -> SlotReadout:
-    """Combine the softmax over memory slots with the softmax over recent tokens."""
+    """Combine the softmax over the memory slots with the softmax over the recent tokens, and return the readout of both
+    together."""
     share = torch.sigmoid(distant.log_norm - recent.log_norm)[..., None]
     return SlotReadout(
         recent.out + share * (distant.out - recent.out),

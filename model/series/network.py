@@ -42,7 +42,8 @@ class LeadQueries(NamedTuple):
 
 
 class SeriesHead(nn.Module):
-    """Output layer. It returns the quantiles `[B, N, K, Q]` at the horizons of tokens with states `[B, N, d]`."""
+    """Output layer. Given tokens with states `[B, N, d]` and K horizons for each token, it returns the quantiles
+    `[B, N, K, Q]`."""
 
     lead_table: Tensor
 
