@@ -104,7 +104,8 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """Decode the body to a document of fields. For a body in long format, store the keys for `keys_of`."""
+    """Decode the body to a document of fields. For a body in long format, also store the keys of the series, which
+    `keys_of` returns."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -125,7 +126,7 @@ def keys_of(request: Request) -> Keys | None:
 
 
 def check_apart(keys: Keys, columns: Collection[str]) -> None:
-    """Raise InvalidRequest if a key column has the same name as a column of the reply."""
+    """Check that no key column has the same name as a column of the reply. Raise InvalidRequest if one has."""
     for name in keys.columns:
         if name in columns:
             message = (

@@ -41,7 +41,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def decode_json(text: bytes | str, subject: str, members: int | None = None) -> Any:
-    """Decode strict JSON (RFC 8259) with finite numbers, valid Unicode and no repeated names in an object.
+    """Decode strict JSON (RFC 8259), and return its value. Numbers must be finite, Unicode must be valid, and no name
+    may occur twice in an object.
 
     Args:
         subject: Name of the text in error messages.
@@ -112,8 +113,8 @@ class BodyReader:
         return cls(request, state.settings.limits, lease_of(request), state.cooperative)
 
     async def read_model(self, model: type[Model], limits: BodyLimits) -> Model:
-        """Read and validate the body. Afterwards, the lease covers the validated model instead of the bytes of the
-        body.
+        """Read and validate the body, and return the validated model. Afterwards, the lease covers the model instead of
+        the bytes of the body.
 
         Args:
             model: Model that validates the body.
@@ -137,7 +138,7 @@ class BodyReader:
         return body
 
     async def read_bytes(self, largest: int) -> bytes:
-        """Read the body. Afterwards, the lease covers its bytes.
+        """Read the body, and return its bytes. Afterwards, the lease covers these bytes.
 
         Args:
             largest: Maximum size in bytes.

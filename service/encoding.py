@@ -22,7 +22,7 @@ class Long(Blocks):
     """Sequence whose items are converted while it is encoded.
 
     Args:
-        things: Items before the conversion.
+        things: The items, which are not yet converted.
         make: Function that converts an item.
         numbers: Estimated number of numbers per item.
     """
@@ -54,7 +54,7 @@ class _LongArray(Blocks):
 
 
 def dumps(document: Any) -> bytes:
-    """Encode a short document as a whole."""
+    """Encode a short document as a whole, and return its bytes."""
     return b"".join(pieces(document))
 
 

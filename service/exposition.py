@@ -78,7 +78,8 @@ class Exposition:
 
 
 async def ask(path: Path) -> str | None:
-    """Request the metrics of the process at a socket. Return None if it does not reply in time."""
+    """Request the metrics of the process that listens on a socket, and return them as text. Return None if the process
+    does not reply in time."""
     try:
         async with asyncio.timeout(SIBLING_SECONDS):
             reader, writer = await asyncio.open_unix_connection(str(path))
@@ -91,7 +92,8 @@ async def ask(path: Path) -> str | None:
 
 
 def merge(texts: Iterable[str]) -> str:
-    """Merge metrics in the text format. In the result, each metric family occurs once, with all of its samples."""
+    """Merge texts with metrics, and return the result. Each metric family occurs once in the result, with all of its
+    samples."""
     families: dict[str, tuple[str, list[str]]] = {}
     for text in texts:
         for family in filter(None, _FAMILY.split(text)):

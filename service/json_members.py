@@ -57,8 +57,8 @@ def _named(text: bytes | str) -> list[bytes]:
 
 
 def _names(document: Any, most: int) -> list[str]:
-    """Return the names of all members in a document. The search ends when `most` names are found. Lists are searched
-    last, because they rarely contain objects."""
+    """Return the names of all members in a document. The search ends when `most` names are found. Objects are searched
+    before lists, because lists rarely contain objects."""
     names: list[str] = []
     objects: list[Any] = [document]
     lists: list[Any] = []

@@ -69,8 +69,7 @@ class Groups:
         return [sorted_[first:last] for first, last in itertools.pairwise(self.bounds.tolist())]
 
     def first_rows(self, selected: Array) -> list[int | None]:
-        """Return the number of the first row of each series for which `selected` is True. It is None if there is no
-        such row.
+        """Return the number of the first selected row of each series. It is None for a series without a selected row.
 
         Args:
             selected: Whether each row of the table is selected, `[N]`.
@@ -135,7 +134,7 @@ def _groups(codes: Array, count: int) -> Groups:
 
 
 def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, Any]:
-    """Return a number for each row, and the key for each number. Rows with equal keys have equal numbers."""
+    """Return a code for each row, and the key that each code represents. Rows with equal keys have equal codes."""
     kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if not _is_key(kind):
         message = f"by must name columns of texts, integers, booleans or dates, but {name} has type {kind}"

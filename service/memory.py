@@ -195,8 +195,9 @@ def open_budget(settings: Settings, metrics: Metrics, kept_bytes: int = 0) -> Me
 def request_memory(settings: Settings, held: ProcessMemory | None = None, kept_bytes: int = 0) -> int:
     """Return the memory budget for the requests of this process, in bytes.
 
-    Without `RFA_MAX_MEMORY`, it is `DEFAULT_BUDGET_BYTES`, or more if the limits allow large requests. It is less if
-    all processes together would exceed their share of the memory of the container or machine.
+    Without `RFA_MAX_MEMORY`, the budget is `DEFAULT_BUDGET_BYTES`, or more if the limits allow large requests. The
+    budget is smaller if all processes together would otherwise exceed their share of the memory of the container or
+    machine.
 
     Args:
         held: Memory of this process with its bundles loaded. By default, it is measured.

@@ -187,7 +187,7 @@ class Metrics:
         """Add metrics with the number of reloads and the time of the last reload, by outcome.
 
         Args:
-            read: Function that returns these two values for each outcome.
+            read: Function that returns, for each outcome, the number of reloads and the time of the last one.
         """
         self.registry.register(_Reloads(read))
 

@@ -97,7 +97,7 @@ def openapi_of(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_link(operation: dict[str, Any], following: dict[str, Any], place: str) -> None:
-    """Add a link from the `state` of a reply to the operation that continues from it."""
+    """Add an OpenAPI link from the field `state` of a reply to the operation that continues from the state."""
     operation["responses"]["200"]["links"] = {
         "continue": {
             "operationId": following["operationId"],

@@ -63,7 +63,7 @@ def _check_series(series: Mapping[str, Any], settings: LimitSettings) -> None:
 
 
 def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the name and the value of each field with one value per observation, for a series that is not validated
+    """Yield the name and the value of each field that has one value per observation. The series has not been validated
     yet."""
     yield from ((name, one.get(name)) for name in SERIES)
     columns = one.get("values")
@@ -74,7 +74,7 @@ def _of_observations(one: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _observations(one: Any) -> int:
-    """Return the number of observations of a series that is not validated yet."""
+    """Return the number of observations of a series that has not been validated yet."""
     if type(one) is not dict:
         return 0
     return max((len(values) for _, values in _of_observations(one) if type(values) is list), default=0)

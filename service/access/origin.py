@@ -93,8 +93,8 @@ class Origin(NamedTuple):
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}{'' if port is None else f':{port}'}"
 
     def is_same(self, server: Authority) -> bool:
-        """Return whether this is the origin of the server `server`. Only host and port are compared, because a proxy
-        may change the scheme."""
+        """Return whether this origin is that of the server. Only host and port are compared, because a proxy may change
+        the scheme."""
         default = DEFAULT_PORTS.get(self.scheme)
         return default is not None and self.authority._replace(port=self.authority.port or default) == server._replace(
             port=default if server.port is None else server.port
@@ -266,7 +266,8 @@ def _with_cors_headers(allowed: Origin | None, send: Send) -> Send:
 
 
 def _own_name(host: str) -> Iterable[str]:
-    """Return the host of the settings if it is a name. For an address, return nothing."""
+    """Return the host of the settings as the only item if it is a name. Return an empty collection if the host is an
+    address."""
     try:
         authority = parse_authority(host)
     except ValueError:

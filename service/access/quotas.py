@@ -116,8 +116,8 @@ class Client:
             bucket.take(amount)
 
     def pacer(self) -> Callable[[int], float] | None:
-        """Return a function that counts a number of observations and returns the seconds to wait before reading more.
-        Return None if the client has no quota for observations."""
+        """Return a function that counts observations against the quota. Its argument is a number of observations, and
+        it returns the seconds to wait before reading more. Return None if the client has no quota for observations."""
         if (bucket := self._buckets.get("observations")) is None:
             return None
 
@@ -132,7 +132,8 @@ class Client:
         """Context manager that counts a request while it is active.
 
         Args:
-            counts: Whether the request counts for the quota `concurrent`. WebSockets do not count.
+            counts: Whether the request counts towards the quota `concurrent`. WebSockets do not count towards this
+                quota.
 
         Raises:
             Overloaded: If the quota `concurrent` or `requests` is exhausted.

@@ -57,7 +57,7 @@ class Record:
         return time.perf_counter() - self.started
 
     def generated(self, *, input_tokens: int, output_tokens: int, finish_reasons: Sequence[str]) -> None:
-        """Record the results of a completed generation."""
+        """Record the numbers of tokens and the finish reasons of a completed generation."""
         self.input_tokens = input_tokens
         self.output_tokens = output_tokens
         self.finish_reasons = tuple(finish_reasons)

@@ -29,7 +29,7 @@ PROPAGATED: Final = (b"traceparent", b"tracestate")
 
 
 def open_tracing(settings: Settings) -> Tracing | None:
-    """Return a `Tracing` object. Return None if the settings do not enable tracing.
+    """Return a `Tracing` object if the settings enable tracing. Otherwise, return None.
 
     Raises:
         ConfigurationError: If tracing is enabled and the OpenTelemetry packages are not installed.

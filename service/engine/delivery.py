@@ -14,8 +14,8 @@ Delivery = tuple[Job, list[Any]]
 
 
 def send_events(jobs: Sequence[Job], own: asyncio.AbstractEventLoop | None = None) -> list[Delivery]:
-    """Send the new events of jobs to the event loops of their readers. Each loop is woken once. The caller must hold
-    the lock of the scheduler.
+    """Send the new events of jobs to the event loops of their readers. Each event loop is woken only once. The caller
+    must hold the lock of the scheduler.
 
     Args:
         own: Event loop of the caller, if it runs on one.

@@ -100,7 +100,8 @@ class Engine:
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:
-        """Build the stages for some models. New requests do not use them yet. This method is thread-safe."""
+        """Build and return the stages that process requests to some models. New requests do not use them yet. This
+        method is thread-safe."""
         return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
@@ -147,7 +148,7 @@ class Engine:
             raise NotReady(f"The engine has work to do but has made no progress for {stalled:.0f} s.")
 
     def generate(self, model_name: str | None, options: GenerateOptions, lease: Lease | None = None) -> GenerateJob:
-        """Queue the generation of a text."""
+        """Queue the generation of a text, and return its job."""
         model, names = self.language(model_name), options.names
         self._check_mode(model, options)
         options = replace(options, passes=checked_passes(model, options))
@@ -215,7 +216,7 @@ class Engine:
         )
 
     def read_language_state(self, model_name: str | None, payload: bytes) -> LanguageState:
-        """Unpack a state of a language model.
+        """Unpack a state of a language model, and return it.
 
         Raises:
             InvalidInput: If the state does not belong to the model (`state_invalid`).
@@ -254,7 +255,7 @@ class Engine:
         return StateKind(digest, "filter", model.state_bytes + packed_bytes(model))
 
     def read_filter_state(self, model_name: ModelChoice, payload: bytes, size: int | None = None) -> Any:
-        """Unpack a state of a filter. The result has the attributes `count`, `time` and `seed`.
+        """Unpack a state of a filter, and return it. It has the attributes `count`, `time` and `seed`.
 
         Raises:
             InvalidInput: If the state does not belong to the model (`state_invalid`).
@@ -265,7 +266,7 @@ class Engine:
     def filter(
         self, model_name: ModelChoice, options: FilterOptions, lease: Lease | None = None
     ) -> FilterJob | SequenceJob:
-        """Queue a request that filters a series."""
+        """Queue a request that filters a series, and return its job."""
         model, options, _ = self._prepare(model_name, options)
         request_size.grow(
             lease, "observations", request_size.filter_request_bytes(model, options, self._limits.stream_buffer)
@@ -292,7 +293,7 @@ class Engine:
         return model, options, numbers
 
     def filter_many(self, parts: Sequence[Part], deadline_seconds: float | None, lease: Lease | None = None) -> ManyJob:
-        """Queue a request that filters several series."""
+        """Queue a request that filters several series, and return its job."""
         numbers, limit = sum(part.numbers for part in parts), self._limits.max_series_numbers
         if numbers > limit:
             message = (
@@ -308,8 +309,8 @@ class Engine:
     def filter_stream(
         self, model_name: ModelChoice, options: FilterStreamOptions, lease: Lease | None = None, size: int | None = None
     ) -> StreamJob:
-        """Open a live stream. The lease grows by the memory of a stream with one observation in progress; each further
-        one needs `answer_bytes`.
+        """Open a live stream, and return its job. The lease grows by the memory of a stream with one observation in
+        progress. Each further observation in progress needs `StreamJob.answer_bytes` more bytes.
 
         Args:
             size: Number of components of an observation, for models that accept any number.
@@ -323,7 +324,7 @@ class Engine:
         return self._submit(StreamJob(stage, options, limit=limit, answer_bytes=answer_bytes))
 
     def merge(self, model_name: ModelChoice, options: MergeOptions, lease: Lease | None = None) -> MergeJob:
-        """Queue a request that merges states."""
+        """Queue a request that merges states, and return its job."""
         model = self.filter_model(model_name)
         model.check_merges()
         options = replace(options, levels=options.levels or model.levels)

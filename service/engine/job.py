@@ -72,7 +72,8 @@ class Job:
 
     @property
     def rows(self) -> int:
-        """Cost of the next quantum in rows. A row is one sequence, or one observation with default options."""
+        """Cost of the next quantum of the job in rows. One row is the cost of one sequence, or of one observation with
+        default options."""
         return 1
 
     @property

@@ -60,7 +60,7 @@ def find_model(models: Mapping[str, Any], name: str | None, kind: str) -> Any:
     """Return the model with this name, or the first model if the name is None.
 
     Raises:
-        NotFound: If there is no such model. The message names the `kind` of model.
+        NotFound: If there is no such model. The message contains `kind`, the kind of model that was requested.
     """
     if not models:
         raise NotFound(f"This server has no {kind}.", param="model", code="model_not_found")

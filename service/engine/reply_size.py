@@ -62,7 +62,7 @@ class StepShape:
         levels: Number of levels of the intervals.
         horizon: Number of horizons.
         samples: Number of samples.
-        experts: Number of weights for each forecast.
+        experts: Number of models whose weights each forecast contains. 0 if weights are not requested.
     """
 
     size: int
@@ -73,13 +73,13 @@ class StepShape:
 
     @property
     def numbers(self) -> int:
-        """Estimated number of numbers in the JSON of a step."""
+        """Estimate of how many numbers the JSON of a step contains."""
         intervals = 2 * self.levels
         return self.size * (4 + intervals + self.horizon * (MOMENTS + intervals + self.experts) + self.samples)
 
     @property
     def numbers_ahead(self) -> int:
-        """Number of numbers in the forecast of one future row."""
+        """How many numbers the forecast of one future row contains."""
         return 1 + self.size * (MOMENTS + 2 * self.levels + self.experts)
 
     @property

@@ -1,5 +1,5 @@
-"""Compute the sizes of requests: the number of numbers in the reply, and the memory in bytes until the reply is
-sent."""
+"""Compute the sizes of requests: how many numbers the reply contains, and how many bytes of memory the request needs
+until the reply is sent."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ STATES_OF_A_MERGE = 2
 
 
 def step_shape(model: FilterRuntime, options: FilterOptions | FilterStreamOptions) -> StepShape:
-    """Return the size of one step of the reply."""
+    """Return the numbers that determine the size of one step of the reply."""
     experts = len(model.experts) if options.weights else 0
     return StepShape(model.observation_size, len(options.levels), len(options.horizon), options.samples, experts)
 
 
 def reply_numbers(shape: StepShape, options: FilterOptions) -> int:
-    """Return the number of numbers in the reply, including the forecasts of future rows."""
+    """Return how many numbers the reply contains, including the forecasts of future rows."""
     reply_shape = replace(shape, horizon=shape.horizon - options.followed)
     return len(options.observations) * reply_shape.numbers + len(options.ahead) * shape.numbers_ahead
 

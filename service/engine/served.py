@@ -27,7 +27,7 @@ MAX_SIZES: Final = 8
 
 
 def prompt_limits(limits: LimitSettings) -> PromptLimits:
-    """Return the limits on prompts that the settings define."""
+    """Return the limits on prompts from the settings `limits`."""
     return PromptLimits(limits.max_prompt_tokens, limits.max_attention_tokens, limits.max_reply_numbers)
 
 

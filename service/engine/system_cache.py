@@ -37,7 +37,7 @@ class ServedSystem(NamedTuple):
 
     Attributes:
         digest: Digest of the system, which its states contain.
-        own_bytes: Memory of the system without pool slots.
+        own_bytes: Memory of the system without its pool slots, in bytes.
     """
 
     stages: FilterStages

@@ -105,7 +105,7 @@ class ConnectionManager:
                 asyncio.get_running_loop().call_soon(self._run_queue)
 
     def has_time(self) -> bool:
-        """Return whether this iteration of the event loop has time left for the work of connections."""
+        """Return whether connections may do more work in this iteration of the event loop."""
         now = time.monotonic()
         if self._iteration_end is None:
             self._iteration_end = now + ITERATION_SECONDS

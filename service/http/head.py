@@ -96,7 +96,7 @@ def wants_websocket(request: h11.Request) -> bool:
 
 
 def _check_text(head: bytes) -> None:
-    """Check the lines of a complete head.
+    """Check every line of a complete head.
 
     Raises:
         HeadersTooLarge: If there are too many headers.

@@ -124,8 +124,8 @@ class WebSocketConnection(Connection):
         return not self.writable.is_set() or self.transport.is_closing()
 
     def tick(self, now: float) -> None:
-        """Disconnect a client that reads nothing. Send a ping to a client that sends nothing, and disconnect it if it
-        does not reply."""
+        """Disconnect a client that reads nothing. Send a ping to a client that sends nothing, and disconnect the client
+        if it does not reply to the ping."""
         super().tick(now)
         if not self._is_open or self._is_paused or self.transport.is_closing() or self._closing is not None:
             self._received_at, self._is_pinged = self._loop.time(), False

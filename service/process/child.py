@@ -133,8 +133,7 @@ class ServerProcess:
         return app
 
     def _load_first(self, loop: asyncio.AbstractEventLoop) -> Models:
-        """Load the models, which compiles all kernels that are missing. If any are missing, report this to the
-        supervisor."""
+        """Load and return the models. Kernels that are missing are compiled, which is reported to the supervisor."""
 
         def notify() -> None:
             asyncio.run_coroutine_threadsafe(self._channel.send("compiling"), loop)

@@ -120,8 +120,8 @@ class Child:
         return self.process.returncode is not None
 
     async def prepare(self, snapshot: Snapshot) -> str | None:
-        """Make the process load other bundles while it serves the current ones. Return None, or the reason if this
-        fails.
+        """Make the process load other bundles while it serves the current ones. Return None if this succeeds, and
+        otherwise the reason.
 
         Raises:
             ProcessLost: If the process exits before it replies.

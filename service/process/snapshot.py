@@ -47,7 +47,7 @@ class Snapshot:
 
 
 def take_snapshot(bundles: Sequence[Path], home: Path, generation: int, max_bytes: int) -> Snapshot:
-    """Copy bundles to a new directory in `home`. This blocks until the files are written.
+    """Copy bundles to a new directory in `home`, and return the snapshot. This blocks until the files are written.
 
     Args:
         bundles: Bundle directories.

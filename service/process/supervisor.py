@@ -153,8 +153,8 @@ class Supervisor:
         await reloader.run()
 
     async def _keep_all(self, directory: Path, reloader: Reloader) -> list[bool]:
-        """Run all processes until the server stops. For each index, return whether the last process exited without a
-        failure."""
+        """Run all processes until the server stops. For each index, return whether the last process with this index
+        exited without a failure."""
         self._reloading = asyncio.create_task(self._reload_once_open(reloader))
         keepers = [
             asyncio.create_task(self._keep(i, directory, reloader)) for i in range(self._settings.models.processes)
@@ -173,7 +173,7 @@ class Supervisor:
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
         """Run the process with this index, and restart it when it exits, until the server stops. Return whether the
-        last one exited without a failure."""
+        last process exited without a failure."""
         failures = restarts = 0
         while True:
             child = await self._start(index, restarts, directory, reloader.current)
@@ -287,8 +287,8 @@ class Supervisor:
     # Start and stop.
 
     async def _start_serving(self, child: Child, models: str, version: str, reloader: Reloader) -> None:
-        """Handle that a process has loaded its bundles. When all processes have, start listening and send `serve` to
-        all of them. Later, send it to each restarted process."""
+        """Handle the message that a process has loaded its bundles. When all processes have sent this message, start
+        listening and send `serve` to all of them. Later, send `serve` to each restarted process."""
         if child.snapshot is not reloader.current:
             self._retire(child)
             return

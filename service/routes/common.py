@@ -107,13 +107,13 @@ class ReplyCut(ClientGone):
 
 
 def encode_ndjson(document: Any) -> Iterator[bytes]:
-    """Encode a document as one NDJSON line. A long document is yielded in chunks."""
+    """Encode a document as one NDJSON line. The bytes of a long document are yielded in chunks."""
     return _chunks(chain(pieces(document), (b"\n",)))
 
 
 def encode_sse(document: Any) -> Iterator[bytes]:
-    """Encode a document as one server-sent event. A long document is yielded in chunks. JSON contains no line breaks,
-    so a value cannot start another event."""
+    """Encode a document as one server-sent event. The bytes of a long document are yielded in chunks. JSON contains no
+    line breaks, so a value cannot start another event."""
     return _chunks(chain((b"data: ",), pieces(document), (b"\n\n",)))
 
 

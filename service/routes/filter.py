@@ -291,8 +291,8 @@ def _ahead(
 
 
 def _usual_lag(times: np.ndarray, resumed: Any) -> float:
-    """Return the typical time step of the request, or of the state if it cannot be determined from the request. Return
-    0 if all times are equal."""
+    """Return the typical time step of the times in the request. If it cannot be determined from the request, return
+    that of the state. Return 0 if all times are equal."""
     if lag := usual_lag(times):
         return lag
     if resumed is None or not resumed.count:
@@ -330,7 +330,7 @@ async def _lines(running: RunningFilter, selected: Collection[str] | None) -> As
 
 
 async def _collect(running: RunningFilter, columns: Columns) -> ColumnsSummary:
-    """Add all steps to `columns`, and return the results for the whole series."""
+    """Add the outputs of all steps to `columns`, and return the results for the whole series."""
     async for event in running.job.events():
         if isinstance(event, Filtered):
             return await running.summary_of_columns(event, columns)

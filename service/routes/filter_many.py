@@ -96,7 +96,7 @@ class RunningSeries:
         return columns
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """Return all columns of the results without rows."""
+        """Return the columns of the results with no rows. They define the names and types of the reply."""
         columns = self.columns(self.part.job.no_steps())
         if self.request.smooth:
             columns.add_smoothed(())
@@ -176,7 +176,7 @@ class SeriesBatch:
         return SeriesResult(place, self.names[place], reply)
 
     def empty_columns(self) -> dict[str, np.ndarray]:
-        """Return all columns of a result without rows. If all series were rejected, return no columns."""
+        """Return the columns of a result with no rows. If all series were rejected, return no columns."""
         some = next(iter(self.running.values()), None)
         return {} if some is None else some.empty_columns()
 

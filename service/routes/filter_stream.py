@@ -117,7 +117,7 @@ def _terminal(error: Exception) -> tuple[ErrorReply, int]:
 
 
 async def _run(connection: HTTPConnection, socket: JsonSocket) -> tuple[StreamDone | ErrorReply, int]:
-    """Process the stream until it ends. Return its last frame and the close code."""
+    """Process the stream until it ends. Return the last frame of the stream and the close code."""
     state = connection.app.state
     engine: Engine | None = state.engine
     if engine is None:
@@ -241,7 +241,7 @@ async def _next_row(socket: JsonSocket, stream: LiveStream) -> Observed | Refuse
 
 
 async def _reply(socket: JsonSocket, stream: LiveStream) -> tuple[StreamDone | ErrorReply, int]:
-    """Send the replies until the stream ends. Return its last frame and the close code."""
+    """Send the replies until the stream ends. Return the last frame of the stream and the close code."""
     most = max(1, FRAMES_PER_SLICE // stream.job.event_rows)
     while True:
         replies = await stream.job.replies(most)

@@ -14,8 +14,8 @@ from rfa.service.schemas.filter_requests import FilterRequest
 
 
 def without_refused(body: FilterRequest, model: FilterRuntime) -> tuple[FilterRequest, dict[int, InvalidInput]]:
-    """Check the rows of a request for a model. Return the request with None instead of each rejected row, and the
-    errors by position."""
+    """Check the rows of a request against the requirements of a model. Return the request with None in place of each
+    rejected row, and the errors of these rows by position."""
     refused = dict(body.refused)
     for name, size in (
         ("observations", model.observation_size),

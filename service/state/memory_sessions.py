@@ -73,7 +73,8 @@ class MemorySessions:
         return Opened(entry.payload, entry.step)
 
     async def check_new(self, address: SessionAddress) -> None:
-        """Check that a session with an empty payload can be created. See `SessionStore.create` for the errors."""
+        """Check that the table has space for a further session with an empty payload. See `SessionStore.create` for the
+        errors."""
         self._check_new(address, ENTRY_BYTES)
 
     async def create(self, address: SessionAddress, state: Opened) -> None:

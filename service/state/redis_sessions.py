@@ -164,7 +164,7 @@ def _purpose(address: SessionAddress) -> str:
 
 @asynccontextmanager
 async def _reporting_outages() -> AsyncIterator[None]:
-    """Context manager that converts errors of Redis to errors of this package."""
+    """Context manager that converts errors of the Redis client to the errors of this package."""
     try:
         yield
     except OutOfMemoryError:

@@ -116,8 +116,8 @@ class FilterJob(RecurrentJob):
         self.emit(step)
 
     def next_piece(self, most: int) -> Piece:
-        """Return the next observations. They cost at most as much as `most` observations with default options.
-        `accept_piece` advances the job."""
+        """Return the next observations to filter. Their cost is at most that of `most` observations with default
+        options. `accept_piece` advances the job."""
         options, model = self.options, self.filtering.model
         most = min(most, model.piece_rows_of(options))
         series = Piece(

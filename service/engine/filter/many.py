@@ -56,7 +56,8 @@ class Part:
 
 @dataclass(frozen=True)
 class SeriesEnd:
-    """Event for a completed series. If the series failed, `outputs` is empty and `end` is the error."""
+    """Event for a series that is complete or has failed. If it has failed, `outputs` is empty and `end` is the
+    error."""
 
     part: Part
     outputs: Sequence[Any]

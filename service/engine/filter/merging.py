@@ -1,4 +1,4 @@
-"""Merge states. Each merge takes one quantum."""
+"""Merge states. The stage performs each merge in one quantum."""
 
 from __future__ import annotations
 

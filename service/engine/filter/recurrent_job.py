@@ -150,8 +150,8 @@ class RecurrentJob(Job):
 
     @property
     def is_behind(self) -> bool:
-        """Whether observations must still be filtered again after a late one. Until then, the current state is an
-        earlier one."""
+        """Whether observations must still be filtered again after a late observation. Until then, the current state
+        does not include all observations."""
         return self.window is not None and self.window.is_behind
 
     @property

@@ -63,14 +63,16 @@ ANOMALY_LEVELS = (0.99, 0.999)
 
 @dataclass
 class _QuantumCounts:
-    """Number of observations in a quantum, the tally of their forecasts, and their anomaly scores."""
+    """Counts of one quantum: the number of its observations, the checks of their forecasts, and their anomaly
+    scores."""
 
     tally: np.ndarray
     observations: int = 0
     scores: list[np.ndarray] = field(default_factory=list)
 
     def add(self, tally: np.ndarray) -> None:
-        """Add a tally. Its last columns, which count forecasts by requested horizon, are left out."""
+        """Add the counts of some observations, which `forecast_checks.py` describes. The last columns, which count
+        forecasts by requested horizon, are left out."""
         self.tally += tally[: len(self.tally)]
 
 
@@ -116,7 +118,7 @@ class FilterStage:
                 job.finish_if_done()
 
     def _are_expensive(self, jobs: Sequence[RecurrentJob]) -> bool:
-        """Return whether the next observations of all jobs together cost more than one quantum."""
+        """Return whether the next observations of all jobs together cost more than one quantum may take."""
         return len(jobs) > 1 and sum(job.rows for job in jobs) > self.max_rows
 
     def _replies_in_columns(self, job: RecurrentJob) -> TypeGuard[FilterJob]:
@@ -199,7 +201,8 @@ def _must_end(jobs: Sequence[RecurrentJob]) -> bool:
 
 
 class SequenceStage:
-    """Stage that advances jobs with attention or smoothing. A quantum processes one part of one sequence."""
+    """Stage that advances jobs with attention or smoothing. In a quantum, it processes one part of the sequence of one
+    job."""
 
     max_rows = 1
 
@@ -263,7 +266,7 @@ class SequenceStage:
 
 
 class _ForecastCounters:
-    """Counters of a model that are increased by tallies of forecasts."""
+    """Counters of a model in the metrics, to which the counts of forecasts (forecast_checks.py) are added."""
 
     def __init__(self, model: FilterRuntime, metrics: Metrics) -> None:
         name = model.label
@@ -285,7 +288,8 @@ class _ForecastCounters:
         self._counters = [columns[i] for i in range(len(columns))]
 
     def add(self, sums: np.ndarray) -> None:
-        """Add a tally to the counters. Its last columns, which count forecasts by requested horizon, are left out."""
+        """Add counts of forecasts to the counters. The last columns, which count forecasts by requested horizon, are
+        left out."""
         for counter, value in zip(self._counters, sums[: len(self._counters)].tolist(), strict=True):
             if value:
                 counter.inc(value)

@@ -27,7 +27,7 @@ class FilterStreamOptions:
     Attributes:
         levels: Levels of the intervals.
         horizon: Horizons of the forecasts after each observation.
-        samples: Number of samples of the forecast.
+        samples: Number of samples of the state.
         alarm: Rule for alarms.
         passes: Number K of reweighting passes. If None, the default of the model is used.
         range: Limits of the estimates and forecasts.
@@ -79,7 +79,8 @@ class StreamStep(NamedTuple):
 
 @dataclass(frozen=True)
 class StreamEnd:
-    """Last event of a stream that ends without an error. It does not count the steps before the initial state."""
+    """Last event of a stream that ends without an error. Its number of steps does not include those before the initial
+    state."""
 
     steps: int
     log_likelihood: float

@@ -51,7 +51,8 @@ class DecodeStage:
             first += count
 
     def finish(self, job: GenerateJob, last: TokenEvent | None) -> None:
-        """Complete a request, and count it in the metrics. `last` is its last token, which was not emitted."""
+        """Complete a request, and count it in the metrics. `last` is the last token of the request, which was not
+        emitted as an event."""
         generation = job.generation(last)
         name, timings = self.model.name, generation.timings
         for text in generation.texts:
@@ -70,7 +71,7 @@ class DecodeStage:
         self.metrics.prefix_cache_hits.labels(self.model.name).inc(restored)
 
     def non_finite_error(self) -> EngineFailure:
-        """Count a request whose outputs are not finite, and return its error."""
+        """Increase the counter of requests whose outputs are not finite, and return the error for such a request."""
         self.metrics.corrupted_requests.labels(self.model.name).inc()
         return EngineFailure(
             "The model computed a value that is not finite for this request.", code="non_finite_output"

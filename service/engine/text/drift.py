@@ -45,7 +45,7 @@ class DriftSample:
 
     Attributes:
         mode: Mode that generated the text.
-        other: Mode to compare with.
+        other: Mode with which `mode` is compared.
         prompt: Tokens of the prompt, except the last one.
         tokens: Input token of each decoding step. The first one is the last token of the prompt.
         passes: Number of reweighting passes in recurrent mode.

@@ -78,7 +78,7 @@ class Generation:
         last: Last token, which was not emitted as an event.
         texts: Continuations of the prompt.
         input_length: Number of tokens in the prompt.
-        position: Number of tokens in `state`.
+        position: Number of tokens that `state` represents.
     """
 
     last: TokenEvent | None

@@ -45,7 +45,8 @@ class TextSequence:
 
     @property
     def draws(self) -> int:
-        """Number of tokens sampled so far. The random number for the next token is derived from it."""
+        """Number of tokens that were sampled so far. The random number for the next token is derived from this
+        number."""
         return self.earlier + len(self.events)
 
     def defer(self) -> None:

@@ -82,7 +82,8 @@ class PromptReader:
 def attention_capacity(
     vocabulary: Vocabulary, options: GenerateOptions, limits: PromptLimits
 ) -> tuple[PromptReader | None, int]:
-    """Return a reader of the prompt if it is a text, and the maximum number of tokens in its context in attention mode.
+    """Return a reader of the prompt if the prompt is a text, and an upper bound on the number of tokens in its context
+    in attention mode.
 
     Short prompts are tokenised immediately, because a bound of one token per byte would reserve too much memory.
     """
