@@ -33,7 +33,8 @@ class WindowScores:
     """Evaluation of the alarms against labelled windows. Rows in NAB's probation period are not counted.
 
     Attributes:
-        windows, found: Number of windows that contain a scored row, and number of these windows that contain an alarm.
+        windows, found: Number of windows that contain a scored row, and number of windows that contain both a scored
+            row and an alarm.
         empty: Number of windows that contain no scored row.
         incidents, true_incidents: Number of incidents, and number of incidents that overlap a window.
         delays: Time from the start of each window that was found to its first alarm, in units of the times.
@@ -266,7 +267,7 @@ def judge(
     name: str, series: Series, is_alarm: Array, incidents: Incidents, checks: ForecastChecks,
     windows: Sequence[tuple[float, float]] | None,
 ) -> SeriesBacktest:  # fmt: skip
-    """Evaluate the alarms of a filtered series.
+    """Evaluate the alarms of a filtered series, and return the result.
 
     Args:
         is_alarm: Whether each row is an alarm.
@@ -297,7 +298,8 @@ def _rows_of(times: Array, windows: Sequence[tuple[float, float]]) -> list[tuple
 
 
 def _score(times: Array, is_alarm: Array, incidents: Sequence[Incident], rows: Labelled, count: int) -> WindowScores:
-    """Evaluate the alarms against `count` windows. `rows` contains the first and last row of the windows with rows."""
+    """Return the evaluation of the alarms against `count` windows. `rows` contains the first and last row of each
+    window that contains rows."""
     alarms = np.flatnonzero(is_alarm)
     alarms = alarms[alarms >= rows.start]
     windows = [(max(first, rows.start), last) for first, last in rows.windows if last >= rows.start]

@@ -63,7 +63,7 @@ class EventModel:
         self._tokens: dict[int, list[int]] = {}
 
     def score(self, events: Sequence[int], *, is_ended: bool = True) -> EventScores:
-        """Compute the scores of a complete sequence.
+        """Return the scores of a complete sequence.
 
         Args:
             is_ended: Whether to also score the end of the sequence, as an event after the last one.
@@ -75,7 +75,7 @@ class EventModel:
             context.release()
 
     def update(self, events: Sequence[int], state: bytes | None = None) -> tuple[EventScores, bytes]:
-        """Compute the scores of the next events of a stream, and the state after them.
+        """Return the scores of the next events of a stream, and the state after these events.
 
         Args:
             state: State after the earlier events. None starts a new stream.
@@ -99,7 +99,8 @@ class EventModel:
             context.release()
 
     def _encode(self, event: int) -> list[int]:
-        """Return the token of an event, or several tokens for an event that does not occur in the training data."""
+        """Return the tokens of an event. An event that occurs in the training data has one token; other events have
+        several."""
         if event not in self._tokens:
             self._tokens[event] = self._model.vocabulary.encode(f" {int(event)}")
         return self._tokens[event]

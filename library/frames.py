@@ -38,7 +38,7 @@ class Data(Protocol):
     time: str | None
 
     def joined(self, new: New, rows: np.ndarray | None = None) -> Any:
-        """Return the data with additional columns, for all rows or for the given row numbers."""
+        """Return the data with additional columns. If `rows` is set, only these row numbers are returned."""
         ...
 
     def made(self, keys: Sequence[str], rows: np.ndarray, clock: Clock, new: New) -> Any:
@@ -82,7 +82,7 @@ def check_free(taken: Sequence[str], new: New) -> None:
     """Check that no new column has the same name as a column of the data.
 
     Raises:
-        ValueError: If a name is already used. The message names the column.
+        ValueError: If a new column has the name of an existing column. The message contains this name.
     """
     for name in new:
         if name in taken:
@@ -95,7 +95,7 @@ def column_of(values: Column) -> pa.Array:
 
 
 def concatenated(parts: Sequence[Column]) -> Column:
-    """Concatenate columns."""
+    """Concatenate columns, and return the resulting column."""
     if all(isinstance(part, np.ndarray) for part in parts):
         return np.concatenate(parts)
     return pa.concat_arrays(parts)

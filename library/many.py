@@ -171,7 +171,7 @@ class Streams:
         return describe(self._model, self.request) + self._runtime.pack(state)
 
     def restore(self, key: Hashable, state: bytes) -> None:
-        """Continue a series from a state. If a series with this key exists, it is replaced.
+        """Continue a series from a state. An existing series with this key is replaced.
 
         Raises:
             ValueError: If the bytes are not a state of this model with this number of columns, or contain a window for
@@ -280,8 +280,8 @@ class Streams:
         return [slice(begin, end) for begin, end in itertools.pairwise(bounds)]
 
     def _filter(self, work: _Work, part: slice) -> None:
-        """Filter sorted rows in blocks. If the results of a row are not finite, it is rejected and the later rows of
-        its series are filtered again."""
+        """Filter sorted rows in blocks. A row whose results are not finite is rejected, and the later rows of its
+        series are filtered again."""
         for first in range(part.start, part.stop, BLOCK_ROWS):
             index = np.arange(first, min(first + BLOCK_ROWS, part.stop))
             while len(index):
@@ -307,8 +307,7 @@ class Streams:
         return again
 
     def _in_order(self, rows: Array, times: Array) -> Array:
-        """Return whether the time of each row is at least as late as those of the accepted rows before it in its
-        series."""
+        """Return whether the time of each row is not before the times of the accepted rows of its series."""
         counts, last = self._pool.arrays["clock.count"], self._pool.arrays["clock.time"]
         before = np.empty(len(rows))
         before[1:] = times[:-1]

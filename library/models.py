@@ -51,8 +51,8 @@ class Model:
 
 
 def usual_model() -> str:
-    """Return the default model: the mixture that contains the series network, or `auto` if the bundle of the network is
-    missing."""
+    """Return the name of the default model, which is the mixture that contains the series network. If the bundle of the
+    network is missing, return "auto"."""
     try:
         find_bundle(SERIES)
     except FileNotFoundError:
@@ -152,7 +152,7 @@ def _checked_network(bundle: Bundle) -> SeriesRuntime:
 
 
 def check_mixture(runtime: FilterRuntime, option: str) -> None:
-    """Check that the model is a mixture, because only the forecasts of a mixture have weights.
+    """Check that a model is a mixture, because only forecasts of a mixture contain weights.
 
     Raises:
         ValueError: If the model is not a mixture. The message names `option`.
@@ -164,8 +164,10 @@ def check_mixture(runtime: FilterRuntime, option: str) -> None:
 
 
 def filters(model: str | Path | None, columns: int, system: Mapping[str, Any] | None = None) -> Filters:
-    """Return a function that selects the filters of a series. If `system` contains fitted models, each column gets its
-    own filter. Otherwise, all series use one filter.
+    """Return a function that selects the filters of a series.
+
+    If `system` contains fitted models, the function returns a separate filter for each column. Otherwise, it returns
+    the same filter for all series.
 
     Raises:
         ValueError: If `model` or `system` is invalid, or both are set.

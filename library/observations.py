@@ -28,8 +28,8 @@ def seconds_since_1970(t: Any) -> float:
 
 
 def numbers(y: Any, size: int) -> list[float | None] | None:
-    """Convert an observation of `size` columns to a list of numbers, with None for missing values. Return None if `y`
-    is None.
+    """Return an observation of `size` columns as a list of numbers, with None for missing values. Return None if `y` is
+    None.
 
     Raises:
         ValueError: If `y` has the wrong number of columns, or a value is not finite or too large.

@@ -140,7 +140,7 @@ def check_whole(name: str, value: int, most: int) -> None:
 
 
 def check_seed(seed: int) -> None:
-    """Check a random seed.
+    """Check that a random seed is an integer in the allowed range.
 
     Raises:
         ValueError: If the seed is not an integer from 0 to LARGEST_SEED.

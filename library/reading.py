@@ -94,7 +94,8 @@ class Table:
             return future_times(series, horizon)
 
     def clock(self, series: Series, times: np.ndarray) -> Clock:
-        """Convert times to the format of the time column of a series, or to integers if the rows are numbered."""
+        """Return times in the format of the time column of a series. If the rows of the series are numbered, return the
+        times as integers."""
         if series.clock is None:
             return {CLOCK_NAME: np.rint(times).astype(np.int64)}
         return write_clock(self.read, series, times)
@@ -129,7 +130,7 @@ def read(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Table:
-    """Read the series in data. Warn about decisions made while reading that may change values.
+    """Read the series in the data of a caller. Warn about decisions made while reading that may change values.
 
     Raises:
         ValueError: If an argument, column or row is invalid. The message names it and says what to do.

@@ -22,7 +22,8 @@ def run_series(
     table: Table, runtime: FilterRuntime, key: Key, series: Series, request: OutputOptions, *,
     smooth: bool = False,
 ) -> tuple[FilteredSequence, ForecastChecks]:  # fmt: skip
-    """Filter a series, and add the diagnostics of its results to the table.
+    """Filter a series, and return the results and the checks of its forecasts. The diagnostics of the results are added
+    to the table.
 
     Raises:
         ValueError: If the filter or the alarm rate does not support the series.

@@ -25,8 +25,11 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def takes_files(function: Function) -> Function:
-    """Decorate a function whose first argument is a data frame or a file, so that it also accepts directories, patterns
-    and lists of files."""
+    """Return a function that also accepts directories, patterns and lists of files as its first argument.
+
+    The decorated function accepts a data frame or a single file. It is called for each file, and the results are
+    concatenated.
+    """
 
     @functools.wraps(function)
     def take(data: Any, *positional: Any, **named: Any) -> Any:

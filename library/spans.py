@@ -66,7 +66,8 @@ def leads_of(horizon: Sequence[float | Span]) -> tuple[float, ...]:
 
 
 def rows_ahead(horizon: SupportsIndex | Span, step: float) -> int:
-    """Return the number of rows in a horizon, if rows are `step` apart. For a duration, `step` is in seconds.
+    """Return the number of rows up to a horizon, if successive rows are `step` apart. For a horizon that is a duration,
+    `step` is in seconds.
 
     Raises:
         ValueError: If the number is 0 or exceeds MOST_AHEAD.

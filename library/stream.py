@@ -245,7 +245,7 @@ class Stream:
         return answer
 
     def _catch_up(self, window: LateWindow) -> None:
-        """Filter the rows of the window for late rows that the state does not include yet."""
+        """Filter the rows in the window for late rows that the state does not yet include."""
         while window.is_behind:
             row = window.next_row._replace(slot=self._pool_slot, readout=self._readout, seed=self._seed)
             stepped = self._advance(row)

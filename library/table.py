@@ -150,7 +150,7 @@ class TableFilter:
         self.streams.remove([key for key in self.streams if key not in keys])
 
     def _restore(self, codes: Array, keys: Sequence[Hashable], states: Any) -> None:
-        """Restore the series that have not started yet from their first states in the table."""
+        """Start the series that are not in the pool yet, each from its first state in the table."""
         for row in np.flatnonzero(np.asarray(states.is_valid(), bool)).tolist():
             key = keys[codes[row]]
             if key not in self.streams:
@@ -305,7 +305,7 @@ def _order(codes: Array, times: Array) -> Array | None:
 
 
 def _seconds(column: Any, name: str, tz: str) -> Array:
-    """Return a copy of the times, in which missing times are NaN."""
+    """Return the times of a column as numbers, with NaN for missing times. The array is a copy."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -333,7 +333,7 @@ def _numbers(column: Any, name: str) -> Array:
 
 
 def _arrow(column: Array) -> pa.Array:
-    """Return an Arrow array. NaN becomes null."""
+    """Return an Arrow array with the values of a column. NaN becomes null."""
     import pyarrow as pa
 
     is_missing = column.dtype.kind == "f" and bool(np.isnan(column).any())

@@ -46,7 +46,7 @@ class Windows:
         return found
 
     def unmatched(self) -> tuple[str, ...]:
-        """Return the names of the windows that match no series. Call this after `of` was called for all series.
+        """Return a description of each window that matches no series. Call this after `of` was called for all series.
 
         Raises:
             ValueError: If no window matches a series.

@@ -203,7 +203,7 @@ class StateOptions(Section):
     Attributes:
         redis: URL of Redis. States in Redis must be sealed.
         password_file: File with the password of Redis, if the URL contains none.
-        name: Name of this watch in Redis. Each watch needs its own name.
+        name: Name of this watch in Redis. Watches that use the same Redis server must have different names.
         outbox: Directory for requests to sinks that have not been delivered. By default, it is FILE.outbox, or the
             requests are stored in Redis.
     """
@@ -276,8 +276,7 @@ class Query(Section):
 
     @property
     def selector(self) -> Selector | None:
-        """Parsed selector in `expr`. None if `expr` is another kind of query. Sources other than Prometheus support
-        only selectors."""
+        """Selector that `expr` consists of. None if `expr` is another kind of query, which only Prometheus supports."""
         return parse_selector(self.expr)
 
 

@@ -28,8 +28,8 @@ def load_config(path: Path) -> Config:
     """Read and check a configuration file.
 
     Raises:
-        ConfigError: If it is invalid.
-        OSError: If it cannot be read.
+        ConfigError: If the configuration is invalid.
+        OSError: If the file cannot be read.
     """
     if path.stat().st_size > MOST_BYTES:
         raise ConfigError(f"{path}: the file is larger than {MOST_BYTES:,} bytes")
@@ -44,7 +44,7 @@ def parse_config(text: str, name: str, *, is_yaml: bool = False) -> Config:
     """Check the text of a configuration file, and return its content.
 
     Raises:
-        ConfigError: If it is invalid.
+        ConfigError: If the configuration is invalid.
     """
     document = _parse_yaml(text, name) if is_yaml else _parse_toml(text, name)
     try:

@@ -84,7 +84,7 @@ class Report(Sink):
 
 
 def run_demo(write: Callable[[str], None]) -> Watch:
-    """Run a watch of the service from noon to three o'clock, and return it."""
+    """Run a watch of the simulated service from noon to three o'clock, and return the watch."""
     config: Config = parse_config(CONFIG, "demo")
     now = [float(START)]
     watch = Watch(config, now=lambda: now[0], source=DemoService())

@@ -23,7 +23,7 @@ class Feed(Protocol):
     """Interface of a source that delivers messages as they arrive."""
 
     def run(self, watch: Watch, stop: threading.Event) -> None:
-        """Read messages until stopped, or until the end of the source."""
+        """Read messages and pass them to the watch, until the event `stop` is set or the source ends."""
         ...
 
 

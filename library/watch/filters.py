@@ -85,7 +85,8 @@ class Scored:
         raised: Rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
         incident: Position of the first alarm of the incident that is open after the row, plus 1. If no incident is
             open, it is 0.
-        incident_before: Value of `incident` before the row, if the row is the only one of its series.
+        incident_before: Value of `incident` before the row. It is only valid if these outputs contain a single row of
+            the series.
         began: Time of the row at which the open incident, or the one that ended at this row, was first reported.
         forecast: Mean, lower and upper bound at each horizon, `[R, H, 3]`.
     """
@@ -346,7 +347,7 @@ class QueryFilter:
         return self.digest == other.digest and max(other.labels, default=-1) < self.pool.capacity
 
     def take_over(self, other: QueryFilter) -> None:
-        """Continue with the states of `other`. `fits` must be true for it."""
+        """Continue with the states of `other`, for which `fits` must return True."""
         self.restore(other.labels, other.states.packed)
         slots = np.array(list(other.labels), np.int64)
         for name, array in self.pool.arrays.items():
@@ -365,7 +366,7 @@ class QueryFilter:
 
 
 def waves(rows: Rows) -> Iterator[Rows]:
-    """Split rows into parts with at most one row per series, and yield them."""
+    """Split rows into parts that contain at most one row of each series, and yield the parts."""
     begins = np.flatnonzero(_is_first(rows.slots))
     position = np.arange(len(rows)) - np.repeat(begins, np.diff(begins, append=len(rows)))
     last = int(position.max(initial=0))

@@ -149,7 +149,7 @@ def read_parts(
 def _read(
     prometheus: Prometheus, expr: str, span: tuple[float, float], step: float
 ) -> dict[Labels, tuple[Array, Array]]:
-    """Query a range, and return the times and values of each series."""
+    """Return the times and the values of each series that a query returns in a range."""
     parts: dict[Labels, list[tuple[Array, Array]]] = {}
     kept = 0
     for _, samples in read_parts(prometheus, expr, span, step):

@@ -80,8 +80,8 @@ class KafkaFeed:
 
     Args:
         source: The topic.
-        is_committed: Whether the sink commits the offsets. If not, this feed commits them, so that tools can show the
-            lag.
+        is_committed: Whether the sink commits the offsets to the consumer group. Otherwise, this feed commits them, so
+            that tools can show the lag of the group.
     """
 
     def __init__(self, source: KafkaSource, *, is_committed: bool = False) -> None:

@@ -47,7 +47,7 @@ class RequestStorage(Protocol):
         ...
 
     def flush(self) -> None:
-        """Wait until the stored requests are safe from a system crash."""
+        """Wait until the stored requests would survive a crash of the operating system."""
         ...
 
     def read(self, number: int) -> bytes:
@@ -122,8 +122,8 @@ class FolderRequests:
 
 
 class Request(NamedTuple):
-    """A waiting request. If `number` is set, the content is in the storage and the other fields except `size` are
-    empty."""
+    """A waiting request. If `number` is set, the storage contains the content of the request, and all other fields
+    except `size` are empty."""
 
     path: str
     headers: Mapping[str, str]
@@ -182,7 +182,7 @@ class Outbox:
             self._change.notify_all()
 
     def flush(self) -> None:
-        """Wait until the stored requests are safe from a system crash."""
+        """Wait until the stored requests would survive a crash of the operating system."""
         if self._storage is not None:
             with self._change:
                 self._storage.flush()

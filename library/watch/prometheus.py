@@ -74,7 +74,7 @@ class Requests:
     def send(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None, most: int = MOST_REPLY
     ) -> bytes:
-        """Send a GET request, or a POST request if there is a body. Return the content of the reply.
+        """Send a GET request, or a POST request if `body` is set. Return the content of the reply.
 
         Raises:
             SourceError: If the server does not respond, returns an error, or returns more than `most` bytes.

@@ -29,7 +29,7 @@ class Sink(ABC):
         """Write the outputs of some rows of a query."""
 
     def flush(self) -> None:
-        """Wait until the written outputs are safe from a crash of this process, if the sink can determine this."""
+        """Wait until the written outputs would survive a crash of this process, if the sink can determine this."""
         return
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:

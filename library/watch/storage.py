@@ -131,7 +131,7 @@ class FileStorage:
         self._lock.close()
 
     def _move(self, path: Path) -> None:
-        """Move a file to its final path."""
+        """Rename a temporary file to its final path."""
         _new(path).replace(path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -145,7 +145,8 @@ def _new(path: Path) -> Path:
 
 
 def _write(path: Path, parts: Iterable[bytes]) -> None:
-    """Write content to a temporary file next to another file."""
+    """Write the parts of a file to a temporary file in the same directory. If an error occurs, the temporary file is
+    removed."""
     try:
         with _new(path).open("wb") as file:
             os.fchmod(file.fileno(), 0o600)
@@ -250,12 +251,12 @@ class RedisStorage:
         return str((self._redis.hget(self._root, "set") or b"").decode())
 
     def change_outbox(self, sink: str, change: Callable[[Any, str], object]) -> None:
-        """Modify the hash of the requests of a sink as the owner of the storage."""
+        """Modify the hash of the waiting requests of a sink. This process must be the owner of the storage."""
         key = self._key("outbox", sink)
         self._transact(lambda transaction: change(transaction, key), lambda: False)
 
     def read_outbox(self, sink: str, read: Callable[[Any, str], Any]) -> Any:
-        """Read from the hash of the requests of a sink."""
+        """Read from the hash of the waiting requests of a sink, and return the result."""
         return self._call(lambda: read(self._redis, self._key("outbox", sink)))
 
     def _transact(self, change: Callable[[Any], object], is_done: Callable[[], bool]) -> None:

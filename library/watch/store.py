@@ -93,7 +93,7 @@ class Store:
         return {name: cursor for name, cursor in cursors.items() if name in restored or name not in filters}, lost
 
     def append(self, rows: Mapping[str, Rows], cursors: Cursors) -> None:
-        """Confirm rows that were filtered, and the positions of the sources.
+        """Store rows that were filtered, together with the positions of the sources. The rows are then confirmed.
 
         Raises:
             StoreUnavailable: If the rows cannot be written at present. The next call of `append`, `flush` or `save`

@@ -133,9 +133,8 @@ class Watch:
         return name in self.cursors and name in self.filters and one.fits(self.filters[name])
 
     def _replace_sinks(self, config: Config) -> None:
-        """Close the sinks and open the sinks of a configuration. If they cannot be opened, open the previous ones
-        again.
-        """
+        """Close the current sinks, and open the sinks of a new configuration. If the new sinks cannot be opened, open
+        the previous ones again."""
         for sink in self.sinks:
             sink.close()
         try:
@@ -310,7 +309,7 @@ class Watch:
         self.ingest({one.query.name: rows}, {} if is_silent else {one.query.name: to}, is_silent=is_silent)
 
     def run(self, stop: threading.Event, hangup: threading.Event, path: Path) -> None:
-        """Watch until stopped, or until a feed has ended."""
+        """Run the watch until the event `stop` is set, or until a feed has ended."""
         self._stop = stop
         feed = feed_of(self.config, is_committed=has_transactions(self.config))
         thread = threading.Thread(target=self._read, args=(feed, stop), name="watch-feed", daemon=True)
