@@ -51,7 +51,8 @@ def compare_with_torch(bundle: Bundle) -> list[Comparison]:
 
 
 def difference(actual: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest absolute difference, divided by the largest expected magnitude or by 1 if that is smaller."""
+    """Return the largest absolute difference, divided by the largest magnitude of the expected values or by 1,
+    whichever is larger. Return infinity if the shapes differ."""
     if actual.shape != expected.shape:
         return float("inf")
     scale = max(1.0, float(np.abs(expected).max(initial=0)))
@@ -150,7 +151,7 @@ def _carried(state: Any) -> dict[str, Any]:
 
 
 def _two_passes(model: Any) -> dict[str, np.ndarray]:
-    """Return a graph input with different numbers of passes for two rows. The result is empty if the
+    """Return an input of the graph in which the two rows have different numbers of passes. The result is empty if the
     model has K = 1."""
     return {"passes": np.array([model.config.inner, 1])} if model.config.takes_passes else {}
 

@@ -78,8 +78,8 @@ def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...
     Args:
         model: Filter to evaluate.
         batch: Streams of observations.
-        mode: Whether the filter runs in attention mode or recurrent mode.
-        leads: Numbers of observations to forecast ahead. Those that are not shorter than a stream are ignored.
+        mode: Mode of the filter: "attention" or "recurrent".
+        leads: Numbers of observations to forecast ahead. Leads that are not shorter than a stream are ignored.
     """
     y, present, times = batch.tensors()
     size, length, components = y.shape
@@ -159,7 +159,7 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
     Args:
         model: Filter to calibrate.
         batch: Validation data.
-        mode: Whether the filter runs in attention mode or recurrent mode.
+        mode: Mode of the filter: "attention" or "recurrent".
         leads: Numbers of observations to forecast ahead, in ascending order.
     """
     found = evaluate(model, batch, mode, leads)
@@ -211,7 +211,7 @@ def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
     """Return the novelty of each observation and the running novelty after it, `[B, N]` each.
 
-    The runtime computes them in the same way.
+    The runtime computes both in the same way.
     """
     count = found.present.sum(-1)
     z = wilson_hilferty(np.maximum(found.nis, 0), count)
@@ -224,9 +224,8 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Return how often an observation lies in the 0.9 interval of its one-step forecast, in bins of the running novelty
-    before the observation.
-    """
+    """Return the coverage of the 0.9 interval of the one-step forecast, in bins of the running novelty before the
+    observation."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed

@@ -50,7 +50,8 @@ TOKEN = len(Token._fields)
 
 
 def _token(model: StateFilter, inputs: tuple[Tensor, ...]) -> tuple[Token, tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """Split the inputs of a graph into the observation, the number of passes (if the model uses it), and the others."""
+    """Split the inputs of a graph into the observation, the number of passes if the model uses it, and the remaining
+    inputs."""
     end = TOKEN + model.takes_passes()
     return Token(*inputs[:TOKEN]), inputs[TOKEN:end], inputs[end:]
 
@@ -191,8 +192,8 @@ def bundle_weights(model: StateFilter) -> dict[str, np.ndarray]:
 
 
 def golden_outputs(model: StateFilter, graphs: dict[str, Graph], weights: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Record golden outputs of a few steps in each mode and of a forecast. The steps include a gap, a missing component
-    and an outlier."""
+    """Record and return golden outputs of a few steps in each mode and of a forecast. The steps include a gap, a
+    missing component and an outlier."""
     sessions: dict[str, Any] = {name: open_session(graph, weights) for name, graph in graphs.items()}
     if not graphs:
         sessions = {name: _TorchSession(source) for name, source in graph_sources(model).items()}

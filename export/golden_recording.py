@@ -63,7 +63,7 @@ class GoldenRecorder:
         relative: float = RELATIVE,
         argmax: tuple[str, ...] = (),
     ) -> RecordedCase:
-        """Run a case, and record samples of its outputs.
+        """Run a case, record samples of its outputs, and return the recorded case.
 
         Args:
             graph: Name of the graph.
@@ -86,7 +86,7 @@ class GoldenRecorder:
         return RecordedCase(len(self._cases) - 1, outputs)
 
     def document(self, **notes: Any) -> dict[str, Any]:
-        """Return the content of golden.json, which consists of the cases and of `notes` as further fields."""
+        """Return the content of golden.json, which consists of the recorded cases and of the fields in `notes`."""
         return {"cases": self._cases, **notes}
 
 

@@ -164,7 +164,7 @@ def tool(name: str, *arguments: str) -> str:
 
 
 def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Compile a kernel.
+    """Compile the kernel of a launch, and return its entry and its files.
 
     Args:
         launch: Launch for which the kernel is compiled.

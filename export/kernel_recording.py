@@ -76,8 +76,8 @@ def merge_launches(launches: Sequence[KernelLaunch]) -> list[KernelLaunch]:
 
 
 def _is_number(launch: KernelLaunch, index: int, name: str) -> bool:
-    """Return whether a parameter is a number that may differ between the launches of a kernel. Triton compiles the
-    number 1 as a constant."""
+    """Return whether a parameter is a number that may differ between the launches of a kernel. The number 1 may not
+    differ, because Triton compiles it as a constant."""
     value = launch.call.values[name]
     return not launch.function.params[index].is_constexpr and isinstance(value, int)
 

@@ -6,8 +6,8 @@ mode and part, a temperature minimises the negative log likelihood (NLL; Guo et 
 Neural Networks). T is their geometric mean, shrunk towards 1 as far as the parts disagree (`pooled_temperature`).
 
 The expected calibration error (ECE) is measured on the other windows, with bins of equal mass, for the most likely
-token ("top") and for a token sampled from the calibrated distribution ("sampled"). The tail table also comes from them.
-Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
+token ("top") and for a token sampled from the calibrated distribution ("sampled"). The tail table is also computed from
+these windows. Some tokens are stored for checks at load (`rfa.runtime.bundle.held_out`).
 """
 
 from __future__ import annotations

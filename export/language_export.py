@@ -93,7 +93,7 @@ def export_language(
 
 def _provenance(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the record of the training, and the library versions and the commit of the working tree at the export. The
-    commit has a mark if the working tree has changes, and is None outside a checkout."""
+    text of the commit says whether the working tree has changes. The commit is None outside a checkout."""
     versions = {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}}
     return {
         "training": {key: record[key] for key in (*TRAINING, *({EARLIER} & record.keys()))},
@@ -141,7 +141,7 @@ def tokenizer_config(tokenizer: Tokenizer) -> bytes:
 def language_golden(
     graphs: Mapping[str, Graph], weights: Mapping[str, np.ndarray], config: LanguageModelConfig, prompt: list[int]
 ) -> dict[str, Any]:
-    """Record golden cases: a prompt and its greedy continuation in each mode, and a step with latent noise.
+    """Record and return golden cases: a prompt and its greedy continuation in each mode, and a step with latent noise.
 
     For a model with K > 1 passes, the last cases have fewer passes. They come last because some runtimes support only K
     passes, and check only the cases before them.

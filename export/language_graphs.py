@@ -41,8 +41,8 @@ class _ModelGraph(nn.Module):
 
 
 class _RecurrentGraph(_ModelGraph):
-    """Base class of graphs with variadic inputs. The last inputs are the number of passes of each row, if the model has
-    K > 1, and the state."""
+    """Base class of recurrent graphs with variadic inputs. These inputs are the tensors of the state. If the model has
+    K > 1, the number of passes of each row precedes them."""
 
     def _split(self, inputs: tuple[Tensor, ...]) -> tuple[Tensor | None, _State]:
         """Split the variadic inputs into the number of passes and the state. The number of passes is None if it is not

@@ -32,7 +32,8 @@ LEAST = 1e-6
 
 
 class _Lines:
-    """A piecewise linear table during the fit, and for each row of data the two points around its argument."""
+    """A piecewise linear table that is being fitted. For each row of the data, it stores the two points of the table
+    around the argument of the row."""
 
     def __init__(self, feature: Array, places: Array) -> None:
         self.places, self.factors = places, np.ones(len(places))

@@ -60,7 +60,7 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:
-    """Record golden outputs for a seasonal series with noise, a gap and an outlier."""
+    """Record and return golden outputs for a seasonal series with noise, a gap and an outlier."""
     rng = np.random.default_rng(0)
     t = np.arange(GOLDEN_ENDS[-1])
     values = 20 + 5 * np.sin(2 * np.pi * t / 24) + rng.standard_normal(len(t))

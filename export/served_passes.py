@@ -135,7 +135,7 @@ class ServedPasses:
         return Cache(*(torch.zeros(config.n_layers, 0, config.n_heads, 2 * config.head_dim) for _ in range(2)))
 
     def silence(self, streams: int) -> Tensor:
-        """Return noise that is zero for B streams, `[B, H, 2D]`."""
+        """Return noise that consists of zeros for B streams, `[B, H, 2D]`."""
         return torch.zeros(streams, self.decoder.config.n_heads, 2 * self.decoder.config.head_dim)
 
 

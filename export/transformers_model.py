@@ -297,7 +297,7 @@ class RfaMixer(nn.Module):
 
 
 class RfaFeedForward(nn.Module):
-    """Two linear layers with a GELU between them."""
+    """Feed-forward layer, which consists of two linear layers with a GELU between them."""
 
     def __init__(self, rfa: dict[str, Any]) -> None:
         super().__init__()
