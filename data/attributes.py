@@ -169,7 +169,8 @@ def pairs_as_csv(text: str) -> str | None:
 
 
 def _parts(text: str) -> tuple[list[str], str] | None:
-    """Return the names of the attributes, and the lines below `@data`. Return None if the text has none."""
+    """Return the names of the attributes, and the lines below `@data`. Return None if the text has no attributes or no
+    such lines."""
     found = DATA.search(text[:100_000])
     names = [name.strip("'\"") for name in ATTRIBUTE.findall(text[: found.start()])] if found else []
     return (names, text[found.end() :].lstrip("\r\n")) if found and names else None

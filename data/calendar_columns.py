@@ -46,9 +46,8 @@ def is_calendar(columns: Mapping[str, Any]) -> bool:
 
 
 def is_year_and_hour(columns: Mapping[str, Any]) -> bool:
-    """Return whether the first columns of a file without a header are year, day of the year and hour, which advance
-    together.
-    """
+    """Return whether the first columns of a file without a header are the year, the day of the year and the hour of
+    increasing times."""
     if list(columns)[:3] != list(UNNAMED[:3]):
         return False
     whole = [numeric_sample(columns[name]) for name in UNNAMED[:3]]
@@ -68,7 +67,7 @@ def _hours(parts: Sequence[np.ndarray | None]) -> np.ndarray:
 
 
 def are_months(parts: Sequence[np.ndarray | None], rows: int) -> bool:
-    """Return whether two columns are the years and months of consecutive months."""
+    """Return whether two columns contain the years and the months of consecutive months."""
     year, month = parts
     if year is None or month is None or not MONTHS <= len(year) == len(month) == rows:
         return False
@@ -99,7 +98,7 @@ def are_hours(hour: np.ndarray | None, rows: int) -> bool:
 
 def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the first adjacent columns whose numbers are dates and times of day, such as 20240131 and 93000, that
-    increase together. Return None if there are none."""
+    increase together. Return None if there are no such columns."""
     for date, clock in itertools.pairwise(columns):
         days, times = numeric_sample(columns[date]), numeric_sample(columns[clock])
         if days is None or times is None or not len(days) == len(times) > 2 or not are_dates(days):
@@ -112,7 +111,7 @@ def compact_pair(columns: Mapping[str, Any]) -> tuple[str, str] | None:
 
 
 def compact_hours(names: Sequence[str], columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns whose numbers are times of day such as 930."""
+    """Return the names of the columns whose numbers are times of day without separators, such as 930."""
     numbers = {name: numeric_sample(columns[name]) for name in names}
     return [name for name, found in numbers.items()
             if found is not None and are_times_of_day(found) and found.max() >= 100]  # fmt: skip
@@ -191,7 +190,7 @@ def is_time_of_day(column: Any) -> bool:
 
 
 def has_time_of_day(column: Any) -> bool:
-    """Return whether dates have times of day."""
+    """Return whether the sampled cells of a column of dates also contain times of day."""
     import pyarrow as pa
 
     if pa.types.is_timestamp(column.type):

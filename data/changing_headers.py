@@ -47,6 +47,6 @@ def _repeats_names(lines: Sequence[str]) -> bool:
 
 
 def _common(rows: Sequence[Sequence[str]]) -> int:
-    """Return the number of cells at the start of a row that are the same in all rows."""
+    """Return the number of cells at the beginning of the rows that are the same in all rows."""
     columns = zip(*rows, strict=False)
     return next((k for k, cells in enumerate(columns) if len({*cells}) > 1), min(map(len, rows)))

@@ -157,7 +157,7 @@ def read_clock(
 
 def _without_ends(cells: Any, time_format: str | None) -> tuple[Any, np.ndarray | None, str] | None:
     """Replace times such as 24:00 by midnight, or intervals by their start times. Return the cells, the seconds to add
-    to each time, and a note. Return None for other text."""
+    to each time, and a note. Return None for text that contains neither."""
     import pyarrow.compute as pc
 
     if (
@@ -214,7 +214,8 @@ def _plain_text(column: Any) -> Any:
 
 
 def _may_have_words(column: Any) -> bool:
-    """Return whether a cell may contain a letter or a bracket. This is faster than regular expressions."""
+    """Return whether a cell of the column may contain a letter or a bracket. This check is faster than regular
+    expressions."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     texts = (np.frombuffer(chunk.buffers()[2] or b"", np.uint8) for chunk in chunks)
     return any(bool(((text >= ord("A")) | (text == ord("("))).any()) for text in texts)

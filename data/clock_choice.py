@@ -69,8 +69,11 @@ PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """Return the name of the time column, or None if there is none. It has a usual name, or is the first column of
-    dates, or else a column of numeric times. If most of its times repeat, a column of elapsed times is preferred."""
+    """Return the name of the time column. Return None if there is no time column.
+
+    The time column has a usual name, or it is the first column of dates, or otherwise a column of numeric times. If
+    most of its times repeat, a column of elapsed times is preferred.
+    """
     name = _usual_clock(columns)
     if name is None or not _repeats(columns[name]):
         return name
@@ -169,7 +172,8 @@ def sample(column: Any) -> Any:
 
 
 def take(column: Any, rows: np.ndarray) -> Any:
-    """Return the cells of sorted rows. The method of Arrow would copy all chunks even for a few rows."""
+    """Return the cells of some rows, whose numbers are in ascending order. The method of Arrow would copy all chunks
+    even for a few rows."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray) or column.num_chunks < 2:
@@ -222,7 +226,7 @@ def _is_date(cell: str) -> bool:
 
 
 def numeric_sample(column: Any) -> np.ndarray | None:
-    """Return the sampled cells as numbers. Return None if they are not finite numbers."""
+    """Return the sampled cells as numbers. Return None if a cell is not a finite number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -336,7 +340,7 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
 
 def epoch_column(columns: dict[str, Any], form: str) -> str | None:
     """Return the first column of increasing numbers that are dates between 1700 and 2040 in the format `form`. Return
-    None if there is none."""
+    None if there is no such column."""
     for name, column in columns.items():
         numbers = numeric_sample(column)
         if numbers is not None and len(numbers) > 1 and not is_unix(numbers) and (np.diff(numbers) > 0).all():

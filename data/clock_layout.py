@@ -45,7 +45,8 @@ class Layout:
 
 
 def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout:
-    """Find the time column of a table, and leave out rows without a time at its beginning and end.
+    """Find the time column of a table, leave out rows without a time at the beginning and the end of the table, and
+    return the layout of the table.
 
     Args:
         by: Names of the key columns.

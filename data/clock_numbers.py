@@ -140,7 +140,8 @@ def _year_first(numbers: np.ndarray) -> np.ndarray:
 
 
 def _year_last(numbers: np.ndarray) -> str | None:
-    """Return the format of integers such as 31122024 or 12312024. Return None if they match both formats or none."""
+    """Return the format of integers such as 31122024 or 12312024. Return None if the integers match both formats or
+    neither."""
     if len(numbers) < LEAST_DAYS:
         return None
     dates = _year_first(numbers)

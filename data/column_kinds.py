@@ -29,7 +29,8 @@ UNIT_BEHIND: Final = re.compile(rf"[(\[_/ ]({'|'.join(TIMES)})[)\]]?\s*$")
 
 
 def counts_time(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether numbers are large and increase by 1, or by 1000, per second, minute, hour, day or year."""
+    """Return whether numbers are large, and increase by 1 or by 1000 per unit of time, which is a second, minute, hour,
+    day or year."""
     if len(values) < LEAST_ROWS or values.min() < LARGE_COUNT or not is_line(values, times):
         return False
     slope = (values[-1] - values[0]) / (times[-1] - times[0])
@@ -64,7 +65,8 @@ def are_times(values: np.ndarray, times: np.ndarray) -> bool:
 
 
 def is_calendar(values: np.ndarray, times: np.ndarray) -> bool:
-    """Return whether numbers are the decimal year, or the hour, day, month, year or another part of the times."""
+    """Return whether numbers are the decimal year of the times, or a part of the times such as the hour, the day, the
+    month or the year."""
     if (np.abs(values - 1970 - times / YEAR) < 0.1).all():
         return True
     if len(values) < LEAST_ROWS or np.isnan(values).any() or np.ptp(values) == 0:

@@ -141,8 +141,8 @@ def _refuse_units(table: Table, skipped: Sequence[str], read: Collection[str]) -
 
 
 def _read_column(found: ValueColumns, writing: NumberFormat, name: str, strict: bool) -> np.ndarray | None:
-    """Return the numbers of a column, and add its notes and unit to `found`. Return None if the column has no
-    numbers."""
+    """Return the numbers of a column. Also add the notes and the unit of the column to `found`. Return None if the
+    column has no numbers."""
     import pyarrow as pa
 
     column = writing.table.columns[name]
@@ -281,8 +281,8 @@ def _leave_out_dates(found: ValueColumns, times: np.ndarray) -> None:
 
 
 def _replace_by_durations(found: ValueColumns, name: str, times: np.ndarray) -> None:
-    """Replace the only column of numbers, which contains times, by the duration in seconds from the time of each row to
-    its time in this column.
+    """Replace the only column of numbers, which contains times, by the time in seconds between the time of each row and
+    the time in this column.
 
     Raises:
         ValueError: If they do not vary, or are negative.

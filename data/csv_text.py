@@ -215,7 +215,7 @@ def _read_separated(text: str, lines: Sequence[re.Match[str]], notes: tuple[str,
 def _read_narrowed(
     text: str, lines: Sequence[re.Match[str]], separator: str, notes: tuple[str, ...], left_out: Sequence[str]
 ) -> Table:
-    """Return the table without its last columns, for which only the header and the first row have cells.
+    """Return the table without its last columns, for which only the header and the first row contain cells.
 
     Args:
         lines: The header and the first row.
@@ -344,9 +344,11 @@ def _separator(lines: list[str]) -> tuple[str, int]:
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """Return the share of the lines that have as many cells as the first line, and 0. If another number of cells is
-    more frequent, return the share of lines with that number among those from the first of them on, and the index of
-    that line."""
+    """Return the share of the lines that have as many cells as the first line, and 0.
+
+    If this share is less than a half, return instead the share of the lines that have the most frequent number of cells
+    above 1, and the index of the first such line.
+    """
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)
     if often <= 1 or as_first >= 0.5:

@@ -34,7 +34,7 @@ def choose_format(table: Table, clock: str, cells: Any, formats: Sequence[str]) 
     """Return the date format that other evidence in the file supports, and the reason. Return None if there is no
     evidence.
 
-    Evidence is another column of dates, the name of the time column, equal steps between the times, or the decimal
+    The evidence is another column of dates, the name of the time column, equal steps between the times, or the decimal
     marks, separators, header words and currencies of the table.
 
     Args:

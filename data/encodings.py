@@ -68,8 +68,8 @@ def _count(text: str, letters: str) -> int:
 
 
 def _usual(part: bytes, encoding: str) -> int:
-    """Return the number of frequent characters in the decoded bytes. Return 0 if the bytes are not valid, or most
-    letters are not next to other letters."""
+    """Return the number of frequent characters in the decoded bytes. Return 0 if the bytes are not valid in the
+    encoding, or if most letters are not next to other letters."""
     text = _decode(part, encoding)
     letters = len(LETTER.findall(text or ""))
     if text is None or letters < LEAST_LETTERS:

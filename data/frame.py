@@ -196,7 +196,8 @@ def _check_names(table: Table, options: ReadOptions) -> None:
 
 
 def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.ndarray, Layout, Clock]:
-    """Return the times in UTC if a column of Unix times shows that they are local, and the layout with their zone."""
+    """Convert local times to UTC if a column of Unix times shows that the times are local. Return the times, the layout
+    with the time zone of the times, and a description of the times."""
     others = {name: column for name, column in layout.rest.items() if name != layout.clock}
     if (found := hours_from_unix(others, times)) is None:
         return times, layout, read

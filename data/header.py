@@ -47,8 +47,8 @@ def _is_value(cell: str) -> bool:
 def is_headless(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
     """Return whether the first row belongs to the table and is not its header.
 
-    This is so if the row contains only values. It is also so if it contains a date, or numbers that do not increase,
-    and no names in columns of values.
+    The first row belongs to the table if it contains only values. It also belongs to the table if it contains a date,
+    or numbers that do not increase, and no names in columns of values.
 
     Args:
         first: Cells of the first row.
@@ -163,7 +163,7 @@ def _is_unit(cell: str) -> bool:
 
 
 def _fill(row: Sequence[str]) -> list[str]:
-    """Return the cells. Empty cells are replaced by the next cell to the left that is not empty."""
+    """Return the cells of a row. An empty cell is replaced by the nearest cell to its left that is not empty."""
     found: list[str] = []
     for cell in row:
         found.append(cell or (found[-1] if found else ""))

@@ -109,5 +109,5 @@ def _is_numbered(names: Sequence[str]) -> bool:
 
 
 def _totals(rest: dict[str, Any]) -> list[str]:
-    """Return the columns that are empty or contain the sum of the day."""
+    """Return the columns that are empty or contain the sums of the days."""
     return [name for name in rest if not is_there(rest[name]).any() or TOTAL.fullmatch(name.strip())]

@@ -1,4 +1,5 @@
-"""Convert JSON of monitoring and forecasting programs to labelled series. Each function returns None for other JSON."""
+"""Convert JSON of monitoring and forecasting programs to labelled series. Each function returns None if the JSON has
+another form."""
 
 from __future__ import annotations
 

@@ -95,7 +95,8 @@ def _parse_lines(lines: Sequence[bytes]) -> list[Any]:
 
 
 def _read(document: Any) -> Table | None:
-    """Return the table of a complete value, without tables that are nested in it. Return None if it is not a table."""
+    """Return the table that a parsed JSON value represents as a whole. Tables that are nested in the value are not
+    considered. Return None if the value is not a table."""
     for shape in SHAPES:
         found = shape(document)
         if found is not None:

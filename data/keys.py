@@ -40,7 +40,8 @@ LEAST_REGULAR, MOST_REGULAR = 0.9, 0.7
 
 
 def group_rows(table: Table, by: Sequence[str]) -> tuple[dict[Key, np.ndarray], list[str]]:
-    """Return the row indices of each key, in order of appearance, and notes on rows without a key."""
+    """Return the row indices of each key, and notes on rows without a key. The keys are in the order of their first
+    rows."""
     import pyarrow.compute as pc
 
     if not by:
@@ -155,7 +156,7 @@ def _is_frequent(codes: np.ndarray) -> bool:
 
 
 def _tells(codes: np.ndarray, units: np.ndarray) -> bool:
-    """Return whether all rows with the same label have the same unit."""
+    """Return whether all rows that have the same label have the same unit."""
     return len(np.unique(np.stack([codes, units], axis=1), axis=0)) == len(np.unique(codes))
 
 

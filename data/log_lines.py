@@ -74,8 +74,8 @@ def is_log_line(line: str) -> bool:
 
 
 def stamp_of(line: str) -> tuple[float | None, str, bool]:
-    """Return the time of a line, the rest of its text, and whether the time has a year. The time is None if there is
-    none."""
+    """Return the time of a line, the rest of its text, and whether the time contains a year. The time is None if the
+    line contains none."""
     stamp = _STAMP.match(line)
     if stamp is None or (time := _time(stamp)) is None:
         return None, line, True

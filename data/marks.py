@@ -79,8 +79,9 @@ def find_marks(values: np.ndarray) -> tuple[list[float], list[float]]:
     """Find numbers that mark missing values, such as -999, in values `[N]`.
 
     Returns:
-        The marks to read as missing, and marks that occur only once and are only reported. A fill value, and a mark
-        that is very far from all other values or occurs together with another mark, need not occur repeatedly.
+        The marks that are read as missing values, and the marks that are only reported because they occur only once. A
+        fill value, and a mark that is very far from all other values or occurs together with another mark, need not
+        occur repeatedly.
     """
     others = values[~np.isnan(values)]
     present: list[float] = []

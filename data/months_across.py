@@ -69,7 +69,8 @@ def _with_years_down(table: Table) -> Table:
 
 
 def _first_years(table: Table) -> str | None:
-    """Return the first column of a table of months or quarters, if it has no name and consecutive years."""
+    """Return the first column of a table of months or quarters if the column has no name and contains consecutive
+    years. Otherwise, return None."""
     name = next(iter(table.columns))
     numbers = (
         numeric_sample(table.columns[name]) if len(table.columns) in (QUARTERS + 1, MONTHS + 1, MONTHS + 2) else None

@@ -51,7 +51,8 @@ def may_have_thousands_points(cells: Any) -> bool:
 
 
 def _are_groups(chunk: Any) -> bool:
-    """Return whether all plain numbers match MAY_HAVE_POINTS. This is much faster than the regular expression."""
+    """Return whether all plain numbers of a chunk match MAY_HAVE_POINTS. The check is much faster than the regular
+    expression."""
     offsets = np.frombuffer(chunk.buffers()[1], np.int32)[chunk.offset : chunk.offset + len(chunk) + 1]
     text = np.frombuffer(chunk.buffers()[2] or b"", np.uint8)
     sizes = np.diff(offsets)

@@ -162,8 +162,8 @@ def _without_units(texts: Any) -> tuple[Any, tuple[list[str], list[str]], Units 
 
 
 def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
-    """Return the numbers of a column with only plain finite numbers and empty cells, and its cells with null for empty
-    ones.
+    """Return the numbers of a column that contains only plain finite numbers and empty cells. Also return its cells,
+    with null for empty cells.
 
     This is the fast path for most files. Return None for other columns.
     """
@@ -203,8 +203,9 @@ def _without_flags(cells: Any) -> Any:
 
 
 def _are_labels(texts: Any, is_odd: Any) -> bool:
-    """Return whether the cells are labels. This is the case if at least half of them are not numbers, unless these mark
-    missing values, or if at least a fifth are not numbers and contain more than MOST_WORDS different words."""
+    """Return whether the cells are labels. They are labels if at least half of the cells are not numbers, unless these
+    cells mark missing values. They are also labels if at least a fifth of the cells are not numbers and contain more
+    than MOST_WORDS different words."""
     import pyarrow.compute as pc
 
     count, cells = pc.sum(is_odd, min_count=0).as_py(), len(texts) - texts.null_count
@@ -223,8 +224,8 @@ def _is_mark(texts: Any, is_odd: Any) -> bool:
 
 
 def _separate_percent(texts: Any, cells: Any) -> Any:
-    """Return the cells with null for the rarer kind if some cells are in percent and others are not. A column with both
-    5 % and 0.05 is not a series."""
+    """Return the cells of a column. If some cells are in percent and others are not, the cells of the rarer kind are
+    replaced by null, because a column with both 5 % and 0.05 is not a series."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

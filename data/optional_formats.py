@@ -124,8 +124,8 @@ def _text(value: Any) -> str:
 
 
 def _unpacked(values: np.ndarray, attributes: Mapping[str, Any]) -> np.ndarray:
-    """Return stored numbers as the CF conventions define them. Fill values are missing, and scale and offset are
-    applied."""
+    """Return the numbers that stored numbers represent according to the CF conventions. Fill values become missing
+    values, and the scale and the offset are applied."""
     fills: Sequence[Any] = [attributes[name] for name in ("_FillValue", "missing_value") if name in attributes]
     numbers = values.astype(np.float64)
     numbers[np.isin(values, np.ravel(fills))] = np.nan

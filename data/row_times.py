@@ -63,7 +63,8 @@ def read_times(
 
 
 def _readable(groups: Groups, read: Callable[[Groups], Clock], refuse: Callable[[Key, ValueError], None]) -> Groups:
-    """Return the series whose times can be read. Each is tried separately, and `refuse` is called with the others."""
+    """Return the series whose times can be read. The times of each series are read separately, and `refuse` is called
+    with each series whose times cannot be read."""
     found, last = {}, None
     for key, rows in groups.items():
         try:

@@ -66,7 +66,7 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
         is_dated: Whether the numbers were read as seconds since 1970.
 
     Raises:
-        ValueError: If they may count another unit. The message has the options to choose from.
+        ValueError: If the numbers may count another unit. The message names the options that select a unit.
     """
     least, most = float(times.min()), float(times.max())
     if len(times) < FEWEST_ROWS:
@@ -103,7 +103,7 @@ def check_header(columns: Sequence[str], table: Mapping[str, Any]) -> None:
 
 
 def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
-    """Check that a column of units that applies to the values has one unit in each series.
+    """Check that each series has one unit, if a column of the table contains the units of the values.
 
     Raises:
         ValueError: If there are several units. The message names the column.

@@ -196,8 +196,8 @@ def count_titles(preview: Sequence[str]) -> int:
 
 
 def _are_aligned(lines: Sequence[str]) -> bool:
-    """Return whether most lines have as many cells as the header, or as each other if there is no header. Cells are
-    separated by at least two spaces."""
+    """Return whether most lines have as many cells as the header or, if there is no header, the same number of cells.
+    Cells are separated by at least two spaces."""
     counts = {line: len(GAP.split(line.strip())) for line in lines if not RULE.fullmatch(line)}
     found = [counts[line] for line in lines if line in counts]
     usual = max(found, key=found.count, default=0)

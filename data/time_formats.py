@@ -116,7 +116,8 @@ def _time_first(cell: str) -> list[str]:
 
 
 def _with_language(cell: str) -> tuple[str, ...]:
-    """Return the formats of a cell whose month name is in another language or in an unusual English form."""
+    """Return the formats of a cell whose month name is in a language other than English, or in an unusual English
+    form."""
     found: list[str] = []
     for language in languages_of(cell):
         english = text_to_english(cell, language)

@@ -78,8 +78,8 @@ def split_units(cells: Any) -> Units | None:
     """Return the cells without their units, in the smallest unit that occurs. Return None if they have no units, or
     units of several kinds.
 
-    If other cells have a multiple such as m or Ki, cells without one are in the base unit. If other cells have a unit,
-    cells without one are null, except for zeros.
+    If some cells have a multiple such as m or Ki, cells without a multiple are in the base unit. If some cells have a
+    unit, cells without a unit become null, except for zeros.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -108,7 +108,7 @@ def wide_keys(table: Table) -> list[str]:
 
 
 def _are_many_dates(steps: Sequence[str]) -> bool:
-    """Return whether enough column names are dates that a column of dates is not the time of the rows."""
+    """Return whether so many column names are dates that a column of dates cannot be the time of the rows."""
     return len(steps) >= MANY_STEPS and bool(_as_dates(steps))
 
 

@@ -94,9 +94,9 @@ def write_times(series: Series, times: np.ndarray, sample: Any) -> Any:
 
 
 def _clock_faces(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Write times as hours, minutes and seconds, in the format of the last cell.
+    """Return times as hours, minutes and seconds, in the format of the last cell.
 
-    They are times of day if the column starts again at midnight.
+    The times are times of day if the column starts again at midnight. Otherwise, they are elapsed times.
     """
     offset = cell[found.start() :] if (found := OFFSET.search(cell)) else ""
     cell = cell.removesuffix(offset)
