@@ -47,7 +47,8 @@ def _matern(distance: np.ndarray, hours: float) -> np.ndarray:
 
 
 class Prior:
-    """Terms of the prior covariance, `[3, K, K]`: the common pattern, the differences between days, and holidays."""
+    """Terms of the prior covariance, `[3, K, K]`: those of the pattern that all days have in common, of the differences
+    between days, and of holidays."""
 
     def __init__(self, days: Days) -> None:
         slots, week = days.slots, WEEKDAYS * days.slots
@@ -81,7 +82,7 @@ def pattern_at(pattern: np.ndarray, nodes: Nodes) -> np.ndarray:
 
 
 def fit_pattern(times: np.ndarray, y: np.ndarray, days: Days) -> np.ndarray:
-    """Fit the pattern β `[K]`, which concatenates the patterns of all types of day.
+    """Fit and return the pattern β `[K]`, which concatenates the patterns of all types of day.
 
     Args:
         times: Seconds since 1970, `[N]`.
@@ -147,8 +148,8 @@ def _posterior(
 
 
 def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, start: np.ndarray) -> np.ndarray:
-    """Estimate the scales of the prior by maximising the marginal likelihood of an hourly pattern. With a half-hourly
-    pattern, this would take eight times as long."""
+    """Return the logarithms of the scales of the prior that maximise the marginal likelihood of an hourly pattern. With
+    a half-hourly pattern, this would take eight times as long."""
     hourly = Days(days.zone, min(days.slots, SCALE_NODES), days.holidays)
     prior, size = Prior(hourly), hourly.types * hourly.slots
     information, evidence = _normal(y, hourly.nodes(times), weight, size)
@@ -161,10 +162,10 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """Return the calendar days of a series. Return None if the calendar is not applicable.
+    """Return the calendar days of a series. Return None if a calendar cannot be used for the series.
 
-    This is the case if the rows are more than a day apart, a time is outside the range of calendars, or the first rows
-    cover fewer than `LEAST_DAYS` days. Holidays are used if one of the first rows falls on a holiday.
+    A calendar cannot be used if the rows are more than a day apart, a time is outside the range of calendars, or the
+    first rows cover fewer than `LEAST_DAYS` days. Holidays are used if one of the first rows falls on a holiday.
 
     Args:
         times: Seconds since 1970, `[N]`.

@@ -92,7 +92,8 @@ def fit_structural(
     train: Series, validation: Series, config: StructuralConfig, *,
     report: Report | None = None, saved: SavedFits | None = None,
 ) -> StructuralFit:  # fmt: skip
-    """Fit a structural model to every column of a series, and then the noise that the columns share.
+    """Fit a structural model to every column of a series, and then the noise that the columns share. Return the fitted
+    filter.
 
     Args:
         train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
@@ -249,7 +250,7 @@ def joint_config(
     Args:
         systems: Matrices of each column.
         correlation: Correlation of the shared noise, `[P, P]`.
-        shared: Noise that is correlated: that of the measurements, or also that of the levels.
+        shared: Noise that is correlated between columns: "nothing", "measurement", or "measurement and level".
         robust: Parameters of the robust update.
         inner: Number of reweighting passes K.
     """

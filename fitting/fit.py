@@ -59,7 +59,7 @@ def fit_series(
     report: Report | None = None,
     keep: Path | None = None,
 ) -> Models:
-    """Fit a model to every column of every series.
+    """Fit a model to every column of every series, and return the models.
 
     Args:
         series: Series by key, as returned by `rfa.data.read_frame`. The key of a single series is ().
@@ -109,7 +109,8 @@ def _columns_by_label(series: Mapping[Key, Series]) -> dict[str, Series]:
 
 
 def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
-    """Fit models as `fit_series` does, and write them to a JSON file. After an interruption, the same call continues.
+    """Fit models as `fit_series` does, write them to a JSON file, and return them. After an interruption, the same call
+    continues.
 
     Args:
         out: JSON file to write.
@@ -117,8 +118,8 @@ def fit_to(out: Path, series: Mapping[Key, Series], **how: Any) -> Models:
         how: Keyword arguments of `fit_series`.
 
     Raises:
-        ValueError: If the file cannot be written, or for a reason that `fit_series` states. The first is checked before
-            fitting.
+        ValueError: If the file cannot be written, which is checked before fitting, or for a reason that `fit_series`
+            states.
     """
     if out.is_dir() or not os.access(out if out.exists() else out.parent, os.W_OK):
         raise ValueError(f"{str(out)!r} cannot be written; its directory must exist and be writable")
@@ -187,13 +188,13 @@ def _fit_one(series: Series, clock: Days, config: StructuralConfig, report: Repo
 
 
 def _without_pattern(column: Column, times: np.ndarray, days: Days) -> Column:
-    """Fit the weekly pattern to the training part of a column, and subtract it from the column."""
+    """Fit the weekly pattern to the training part of a column, and return the column minus the pattern."""
     pattern = fit_pattern(times[: column.fitted], column.y[: column.fitted], days)
     return replace(column, y=column.y - pattern_at(pattern, days.nodes(times)))
 
 
 def _validation(column: Column, periods: list[float], limits: Limits) -> float:
-    """Return the validation log likelihood of a model with all candidate seasons."""
+    """Return the log likelihood of the validation part under a model with all candidate seasons."""
     seasons = tuple((period, max(1, min(limits.harmonics, int(period / 2)))) for period in periods)
     structure = Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
     return fit_structure(column, structure, limits).validation

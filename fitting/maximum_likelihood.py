@@ -83,8 +83,8 @@ class Fit:
     """A structure with its maximum likelihood parameters.
 
     Attributes:
-        structure: Modes of the model.
-        raw: Raw parameters.
+        structure: Structure of the model.
+        raw: Raw parameters, which `constrain` maps to the parameters of the model.
         train, validation: Log likelihoods of the training and the validation part.
         seconds: Duration of the search.
         errors: Standard errors by parameter. None if the data do not determine the parameter, or if it is at a bound.
@@ -115,7 +115,8 @@ class Fit:
 
 
 def make_column(name: str, times: np.ndarray, values: np.ndarray, fitted: int) -> Column:
-    """Normalise a column by its first `fitted` values. The later values are used for validation.
+    """Normalise a column by its first `fitted` values, and return the normalised column. The later values are used for
+    validation.
 
     Args:
         name: Name of the column, for messages.
@@ -170,7 +171,7 @@ class Likelihood:
         self.system = Standing(structure, column.lags, places)
 
     def scan(self, raw: np.ndarray, length: int) -> Scan:
-        """Filter the first `length` values of the column."""
+        """Filter the first `length` values of the column, and return the results for each value."""
         y, step = self.column.y[:length], self.column.step[:length]
         return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
 
@@ -185,7 +186,7 @@ class Likelihood:
 def fit_structure(
     column: Column, structure: Structure, limits: Limits, start_values: dict[str, float] | None = None
 ) -> Fit:
-    """Maximise the training likelihood of a structure.
+    """Maximise the training likelihood of a structure, and return the fit.
 
     Args:
         column: The normalised series.
@@ -232,7 +233,8 @@ def standard_errors(column: Column, fit: Fit, inner: int) -> dict[str, float | N
 
 
 def fit_column(column: Column, periods: list[float], limits: Limits, report: Report | None = None) -> Fit:
-    """Choose the modes of a column by the validation likelihood, and fit them further while it increases.
+    """Choose the modes of a column by the validation likelihood, and fit these modes further while this likelihood
+    increases. Return the fit.
 
     Args:
         column: The normalised series.
@@ -345,8 +347,8 @@ def _carry(best: Fit, structure: Structure) -> dict[str, float]:
 
 
 def _first_rate(column: Column, best: Fit, structure: Structure, inner: int) -> dict[str, float]:
-    """Return the initial frequency of a new cycle by parameter name. It determines the result, because the likelihood
-    has a local maximum at every cycle in the data."""
+    """Return the initial frequency of a new cycle by parameter name. The result of the fit depends on this value,
+    because the likelihood has a local maximum at every cycle in the data."""
     if structure.cycles <= best.structure.cycles:
         return {}
     scan = Likelihood(column, best.structure, inner).scan(best.raw, column.fitted)

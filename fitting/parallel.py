@@ -40,7 +40,7 @@ class _Fits(Generic[Item]):
         self._lock = threading.Lock()
 
     def run(self, name: str, item: Item) -> Document:
-        """Fit an item, or return its saved result."""
+        """Fit an item, and return the result. If a result of the item is saved, return the saved result instead."""
         found: Document | None = None if self._saved is None else self._saved.get(name)
         if found is not None:
             self._advance(f"{name}: loaded from an earlier fit", 1.0)
@@ -79,7 +79,7 @@ def fit_each(
     saved: SavedFits | None = None,
     refused: Callable[[str, ValueError], object] | None = None,
 ) -> dict[str, Document]:
-    """Fit all items, and return the results as JSON types in the order of the items.
+    """Fit all items, and return the results by name, as JSON types and in the order of the items.
 
     Args:
         items: Items by name.

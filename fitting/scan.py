@@ -94,7 +94,8 @@ class Gradient(NamedTuple):
     """The sum of the log likelihoods, and its derivatives.
 
     Attributes:
-        tables: Derivatives with respect to `Tables`. Those of the sensor cover the last `turning` states.
+        tables: Derivatives with respect to `Tables`. The derivatives with respect to the sensor are only those of the
+            last `turning` states.
         scalars: Derivatives with respect to b, r, 1/nu, ε and k, `[5]`.
     """
 
@@ -349,7 +350,7 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
 
 
 def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
-    """Compute the log likelihood of a series and its derivatives.
+    """Return the log likelihood of a series and its derivatives.
 
     Args:
         y, step, tables, measurement: See `scan_series`.

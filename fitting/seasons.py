@@ -31,8 +31,8 @@ CLIP = 5.0
 
 
 def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
-    """Return at most `MAX_PERIODS` periods in median steps, those with the most evidence first. Return an empty list if
-    the times are not on a regular grid.
+    """Return at most `MAX_PERIODS` candidate periods in median time steps. The periods with the most evidence come
+    first. Return an empty list if the times are not on a regular grid.
 
     Args:
         times: Times `[N]`, non-decreasing.
@@ -56,7 +56,7 @@ def candidate_periods(times: np.ndarray, values: np.ndarray) -> list[float]:
 
 
 def _fundamentals(peaks: list[float]) -> list[float]:
-    """Return the bins of the periods that explain the peaks, those with the most evidence first.
+    """Return the bins of the periods that explain the peaks. The periods with the most evidence come first.
 
     A fundamental is a peak or a divisor of a peak, because a daily pattern may only have its 5th and 7th harmonics.
     Each peak that it explains adds the negative log probability of a chance match. Nearly every bin is a multiple of a
@@ -153,7 +153,7 @@ def _periodogram(series: np.ndarray) -> np.ndarray:
 
 
 def _refine(power: np.ndarray, peak: int) -> float:
-    """Refine the position of a peak between two bins by fitting a parabola to the log powers."""
+    """Return the position of a peak between two bins, found by fitting a parabola to the log powers."""
     if not 0 < peak < len(power) - 1:
         return float(peak)
     low, middle, high = np.log(np.maximum(power[peak - 1 : peak + 2], 1e-300))
@@ -162,8 +162,8 @@ def _refine(power: np.ndarray, peak: int) -> float:
 
 
 def _snap(periods: list[float], length: int) -> list[float]:
-    """Round periods to whole steps, or to multiples of a shorter period, if the resolution of the periodogram permits
-    it."""
+    """Return the periods, rounded to whole steps or to multiples of a shorter period if the resolution of the
+    periodogram permits this."""
     kept: dict[float, float] = {}
     for period in sorted(periods):
         resolution = 0.5 * period**2 / length

@@ -38,7 +38,7 @@ class Structure:
     """Modes of a structural model.
 
     Attributes:
-        level: Whether the level is a random walk or is damped.
+        level: Kind of the level: a random walk, or a damped level that returns to its mean.
         has_trend: Whether the level has a trend.
         seasons: Period in steps and number of harmonics of each season.
         relaxations, cycles: Numbers of relaxations and cycles.
@@ -90,7 +90,7 @@ class Parameter(NamedTuple):
 
 
 def parameters(structure: Structure) -> dict[str, Parameter]:
-    """Return the initial values and bounds of the parameters by name, in the order of the raw vector.
+    """Return the initial values and bounds of the parameters by name, in the order of the vector of raw parameters.
 
     Times are in steps, and values in multiples of the scale of the series.
     """
@@ -311,7 +311,7 @@ class Matrices(NamedTuple):
         prior: Prior covariance, `[n, n]`.
         sensor: Row of the observation matrix, `[n]`.
         variance: Measurement variance.
-        offset: Offset of the values.
+        offset: Offset that is added to each observation.
     """
 
     drift: np.ndarray
