@@ -65,7 +65,7 @@ def needs_conversion(data: Path) -> bool:
 
 
 def trained_splits(data: Path) -> tuple[str, ...]:
-    """Return the splits whose files training reads."""
+    """Return the names of the splits whose files are read for training and validation."""
     is_one = "valid" not in converted_files(data) if needs_conversion(data) else has_one_split(data)
     return ("train",) if is_one else ("train", "valid")
 
@@ -90,7 +90,7 @@ def _readable(paths: Iterator[Path]) -> list[Path]:
 
 
 def train_tokenizer(files: list[Path], vocab_size: int, field: str = FIELD) -> Tokenizer:
-    """Train a byte-level BPE, which can encode any text and decode any tokens to bytes.
+    """Train and return a byte-level BPE, which can encode any text and decode any tokens to bytes.
 
     For files of event sequences, `vocab_size` is ignored. The vocabulary then consists of the integers in the files.
     """
@@ -162,7 +162,8 @@ class Corpus:
     Attributes:
         directory: Directory of the token files.
         tokenizer: Tokenizer of the corpus.
-        bytes_per_token: Mean number of bytes per token of each split, which converts nats per token to bits per byte.
+        bytes_per_token: Mean number of bytes per token of each split. It is used to convert nats per token to bits per
+            byte.
     """
 
     directory: Path
@@ -177,7 +178,8 @@ class Corpus:
 def prepare_corpus(
     folder: Path, directory: Path, vocab_size: int, field: str = FIELD, tokenizer: Tokenizer | None = None
 ) -> Corpus:
-    """Tokenise the training and validation splits of a corpus. Existing files in `directory` that match are reused.
+    """Tokenise the training and validation splits of a corpus, and return the tokenised corpus. Files that an earlier
+    call wrote to `directory` for the same data and options are reused.
 
     Args:
         folder: Directory or file of the corpus.

@@ -95,7 +95,7 @@ class DeepTrainer:
         data: Source of the batches, as stored in the request file. It consists of hashes of files, or is the name of a
             simulation.
         is_recorded: Whether the batches come from files. Training then adds outliers and gaps.
-        extended_at: Values of `steps` before each extension of the run. At these steps, the learning rate changed
+        extended_at: Total numbers of steps before each extension of the run. At these steps, the learning rate changed
             abruptly to the new schedule.
 
     Raises:
@@ -138,8 +138,8 @@ class DeepTrainer:
             load_moments(self.model, [self.optimiser], tensors)
 
     def _check(self, found: dict[str, Any]) -> None:
-        """Raise a ValueError if the directory contains another run, and determine whether this run extends the existing
-        one."""
+        """Raise a ValueError if the directory contains another run. Also determine whether this run extends the run in
+        the directory."""
         if not {"data", "model", "training"} <= set(found):
             raise ValueError(f"{self.out} contains a different kind of run; choose another --out")
         earlier = FilterTrainingConfig.from_dict(found["training"])
@@ -165,7 +165,7 @@ class DeepTrainer:
             (folder / PROGRESS_FILE).write_text(json.dumps(progress) + "\n")
 
     def train(self, report: Callable[[dict[str, float]], None] | None, show_progress: bool) -> DeepFilter:
-        """Train to the last step.
+        """Train to the last step, and return the filter.
 
         Args:
             report: Function that is called with every line of the metrics file.
@@ -264,7 +264,8 @@ def _loss(
 def _disturb(
     y: Tensor, present: Tensor, scale: Tensor, config: FilterTrainingConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Remove random rows of recorded data and add outliers."""
+    """Return the observations and their presence after random rows of recorded data were removed and outliers were
+    added."""
     kept = (torch.rand(y.shape[:2], generator=generator) >= config.missing).float()[..., None]
     hit = (torch.rand(y.shape[:2], generator=generator) < config.outliers).float()[..., None]
     present = present * kept
@@ -272,7 +273,8 @@ def _disturb(
 
 
 def _schedule(step: int, config: FilterTrainingConfig) -> float:
-    """Return the learning rate factor. It warms up over 5 % of each phase, then decays to 2 % along a cosine."""
+    """Return the factor on the peak learning rate. It increases over the first 5 % of each phase, and then decays to
+    2 % along a cosine."""
     is_nominal = step < config.nominal_steps
     length = config.nominal_steps if is_nominal else config.steps
     position = step if is_nominal else step - config.nominal_steps

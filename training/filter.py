@@ -100,8 +100,8 @@ class FilterData:
 
 
 def simulated(count: int, length: int, seed: int, settings: tuple[tuple[float, float], ...] = NOISE_SETTINGS) -> Batch:
-    """Simulate the oscillator with the given noise settings. Each entry of DISTURBANCES applies to an equal share of
-    the sequences."""
+    """Simulate the oscillator with the given noise settings, and return a batch. Each entry of DISTURBANCES applies to
+    an equal share of the sequences."""
     size = max(len(settings), count // len(DISTURBANCES))
     parts = [
         simulate_oscillator(size, length, settings=settings, disturbance=d, seed=seed * 100 + i)
@@ -129,7 +129,7 @@ def save_batch(path: Path, batch: Batch) -> None:
 
 
 def load_data(source: str, config: FilterTrainingConfig) -> FilterData:
-    """Load data from a CSV file, or simulate them if `source` is "simulate:oscillator"."""
+    """Load data from a CSV file. If `source` is "simulate:oscillator", simulate the data instead."""
     if source == SIMULATED:
         parts = (("train", config.sequences), ("validation", VALIDATION_SEQUENCES))
         train, validation = (simulated(n, config.length, SEEDS[name], config.noise_settings) for name, n in parts)
@@ -149,14 +149,15 @@ def train_filter(
     report: Callable[[dict[str, float]], None] | None = None,
     show_progress: bool = True,
 ) -> StateFilter:
-    """Train (deep), fit (structural) or build (linear) a filter, and write its run.
+    """Train a deep filter, fit a structural filter, or build a linear filter. Write the run of the filter, and return
+    the filter.
 
     The files are config.json, model.safetensors, validation.safetensors, train.json, and metrics.jsonl for deep
     filters. An interrupted training of a deep filter is resumed. A finished run is returned unchanged, or continued if
     the configuration has more steps.
 
     Args:
-        config: Path of a configuration file, or its content.
+        config: Path of a configuration file, or the content of such a file.
         data: Path of a CSV file, or "simulate:oscillator". For linear filters, the data are used only for the
             calibration at export.
         out: Directory of the run.
@@ -202,7 +203,8 @@ def _train_deep(
     report: Callable[[dict[str, float]], None] | None,
     show_progress: bool,
 ) -> StateFilter:
-    """Train a deep filter to its last step. If the directory contains an unfinished run, it is resumed."""
+    """Train a deep filter to its last step, and return the filter. If the directory contains an unfinished run, the run
+    is resumed."""
     config = deep_config(run.model, source.train)
     origin = file_hashes(list(source.files)) or data
     is_recorded = bool(source.files)
@@ -227,7 +229,7 @@ def _train_deep(
 def _written(
     directory: Path, family: str, model: StateFilter, record: dict[str, Any], validation: Batch
 ) -> StateFilter:
-    """Write a finished run, including its validation data for the calibration."""
+    """Write a finished run, including its validation data for the calibration, and return the filter."""
     save_checkpoint(directory, family, model)
     save_batch(directory / VALIDATION_FILE, validation)
     (directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")

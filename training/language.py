@@ -51,7 +51,8 @@ class Trainer(Scheduled):
 
     Attributes:
         smooth: Running mean of the training loss of each mode.
-        extended_at: Values of `steps` before each extension, at which the learning rate changed abruptly.
+        extended_at: Total numbers of steps before each extension of the run. At these steps, the learning rate changed
+            abruptly.
         processes: Processes that train the model.
         begin_from: Model with whose weights a new run starts. If None, the weights are random.
     """
@@ -103,17 +104,18 @@ class Trainer(Scheduled):
 
     @property
     def averaged(self) -> LanguageModel:
-        """Model that is validated and saved. It is the running average if one is configured."""
+        """Model that is validated and saved. It is the running average of the weights if the configuration enables this
+        average, and otherwise the trained model."""
         return cast(LanguageModel, self.optimiser.averaged)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
-        """Modes that are trained by the end of the run."""
+        """Decoding modes that the run trains."""
         return self.run.training.modes or self.run.model.modes
 
     @property
     def modes_now(self) -> tuple[Mode, ...]:
-        """Modes that are trained at this step."""
+        """Decoding modes that are trained at the current step."""
         config = self.run.training
         return self.modes if self.position >= config.recurrent_from * config.steps else ("attention",)
 
@@ -227,7 +229,7 @@ class Trainer(Scheduled):
         return self.processes.rows(torch.from_numpy(batch)).to(self.device)
 
     def _row(self, validation: dict[str, float]) -> dict[str, Any]:
-        """Return a line of the metrics file."""
+        """Return the next line of the metrics file."""
         return {
             "step": self.step,
             "tokens": self.step * self.run.training.batch * self.run.training.context,
@@ -305,7 +307,7 @@ def _train(
     processes: Processes,
     **names: str | None,
 ) -> dict[str, Any]:
-    """Train on the rows of each batch that belong to this process."""
+    """Train on the rows of each batch that belong to this process, and return the record of the run."""
     if run.training.batch % (run.training.accumulation * processes.count):
         raise ValueError(f"batch must be a multiple of accumulation times {processes.count}, the number of processes")
     if run.training.minutes is not None and processes.count > 1:

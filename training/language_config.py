@@ -75,7 +75,7 @@ class TrainingConfig(SequenceTrainingConfig):
         return self.attention_context if mode == "attention" and self.attention_context else self.context
 
     def passes_of(self, step: int, inner: int) -> int:
-        """Return the number of reweighting passes of a step."""
+        """Return the number of reweighting passes that a step of the training uses."""
         return 1 + step % inner if self.vary_passes else inner
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 
 def orthogonalised(matrix: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """Return U S' Vᵀ with singular values S' of about 1, where U S Vᵀ is the singular value decomposition of `matrix`.
-    The method is the Newton-Schulz iteration (Jordan et al. 2024)."""
+    """Return U S' Vᵀ, where U S Vᵀ is the singular value decomposition of `matrix` and all singular values S' are about
+    1. The method is the Newton-Schulz iteration (Jordan et al. 2024)."""
     a, b, c = coefficients
     x = matrix.T if matrix.shape[0] > matrix.shape[1] else matrix
     x = x / x.norm().clamp(min=eps)

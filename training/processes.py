@@ -35,7 +35,7 @@ class Processes:
         return batch[self.rank :: self.count]
 
     def average(self, module: nn.Module) -> None:
-        """Replace the gradients by their mean over the processes."""
+        """Replace the gradients of a module by their means over all processes."""
         if self.count == 1:
             return
         gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
@@ -46,9 +46,8 @@ class Processes:
             gradient.copy_(part.view_as(gradient))
 
     def shard(self, module: nn.Module) -> None:
-        """Distribute weights, gradients and moments over the processes (FSDP2). Forward and backward passes gather the
-        weights, and the backward pass averages the gradients.
-        """
+        """Distribute the weights of a module, their gradients and their moments over the processes (FSDP2). The forward
+        and backward passes gather the weights, and the backward pass averages the gradients."""
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
@@ -103,7 +102,8 @@ def part_like(whole: Tensor, parameter: Any) -> Tensor:
 
 @contextmanager
 def joined_processes() -> Iterator[Processes]:
-    """Connect the processes that torchrun has started, with Gloo. Without torchrun, there is a single process."""
+    """Connect the processes that torchrun has started, with the backend Gloo, for the duration of a context. Without
+    torchrun, there is a single process."""
     count = int(os.environ.get("WORLD_SIZE", "1"))
     if count == 1:
         yield ALONE

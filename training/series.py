@@ -16,7 +16,7 @@ MIN_WINDOW = 96
 
 
 def split(series: Series) -> tuple[Series, Series, Series]:
-    """Split a series by time into a training, a validation and a test part."""
+    """Split a series by time. Return the training part, the validation part and the test part."""
     n = len(series.times)
     first, second = int(SPLIT[0] * n), int((SPLIT[0] + SPLIT[1]) * n)
     bounds = (slice(0, first), slice(first, second), slice(second, n))

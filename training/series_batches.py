@@ -223,8 +223,8 @@ class Recorded:
         return batch_of(windows, rng, self._plan)
 
     def held_out(self) -> SeriesBatch:
-        """Return one window per series, which contains the start of the held-out part and the values before it. Only
-        targets of tokens in the held-out part have weight 1."""
+        """Return one window per series, which contains the start of the held-out part and the values before it. Targets
+        have weight 1 only if their token is in the held-out part."""
         windows, begins = [], []
         for one, end in self._parts:
             begin = max(0, end - self._tokens * PATCH // 2)

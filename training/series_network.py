@@ -243,7 +243,7 @@ class SeriesTrainer(Scheduled):
             self.smooth = loss if math.isnan(self.smooth) else 0.98 * self.smooth + 0.02 * loss
 
     def validate(self, fixed: Sequence[SeriesBatch], mode: Mode) -> dict[str, float]:
-        """Validate on synthetic series, and on the held-out parts of the user's series."""
+        """Return the results of `validate` on synthetic series and on the held-out parts of the user's series."""
         found = validate(self.averaged, fixed, mode)
         if self.own is not None:
             own = validate(self.averaged, [to_device(self.own.held_out(), self.device)], mode)

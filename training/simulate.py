@@ -79,7 +79,8 @@ def simulate_oscillator(
     seed: int = 0,
     steps: Literal["exact", "euler"] = "exact",
 ) -> Batch:
-    """Simulate sequences of the oscillator. Sequence b has the noise `settings[b % len(settings)]`.
+    """Simulate sequences of the oscillator, and return them as a batch. Sequence b has the noise
+    `settings[b % len(settings)]`.
 
     Args:
         batch: Number of sequences.

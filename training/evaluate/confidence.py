@@ -87,7 +87,7 @@ def observe(model: LanguageModel, windows: Integers, mode: Mode, confidence: Tok
     Args:
         model: The language model.
         windows: Token ids, `[windows, length + 1]`.
-        mode: Mode of the model.
+        mode: Decoding mode of the model.
         confidence: Calibration of the confidence in replies.
     """
     model.mode = mode
@@ -218,8 +218,11 @@ def report(path: Path, data: Path, *, limit: int = TOKENS) -> dict[str, Any]:
 
 
 def bars(modes: dict[str, Any]) -> list[dict[str, Any]]:
-    """Compare the calibration errors with the target. The target is an ECE of at most 1 % in every mode, both for the
-    most probable token and for a sampled token. The ECE is that of the confidence in replies."""
+    """Compare the calibration errors with the target, and return the comparisons.
+
+    The target is an ECE of at most 1 % in every mode, both for the most probable token and for a sampled token. The ECE
+    is that of the confidence in replies.
+    """
     rows = []
     for mode, part in modes.items():
         for rule in ("top", "sampled"):

@@ -82,7 +82,8 @@ def _score_stream(
 
 
 def score_filter(path: Path, source: str) -> dict[str, Any]:
-    """Score the forecasts of a filter bundle on the last part of a CSV file or on simulated streams.
+    """Score the forecasts of a filter bundle on the last part of a CSV file or on simulated streams, and return the
+    scores.
 
     Raises:
         ValueError: If the number of columns in the data differs from that of the filter, or the data have no values.

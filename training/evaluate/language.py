@@ -126,7 +126,7 @@ def window_losses(
 
 
 def score(losses: np.ndarray, targets: np.ndarray, sizes: np.ndarray, mode: str, length: int) -> Score:
-    """Aggregate losses to a score.
+    """Return the `Score` that summarises the losses of the scored tokens.
 
     Args:
         losses: Loss of each scored token, in nats.
@@ -143,7 +143,7 @@ def score(losses: np.ndarray, targets: np.ndarray, sizes: np.ndarray, mode: str,
 def evaluate_model(
     path: Path, files: list[Path], *, lengths: tuple[int, ...] = LENGTHS, limit: int | None = None
 ) -> list[Score]:
-    """Score a run or bundle on text files in all its modes.
+    """Score a run or bundle on text files in all its modes, and return one score per mode and context length.
 
     Args:
         path: Directory of a run or bundle with tokenizer.json.

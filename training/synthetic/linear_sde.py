@@ -20,8 +20,9 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
         dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
-    For a relaxation (ω = 0), 1/μ is from 2 steps to three times the length of the series. So is τ of a moving body. An
-    oscillator has a seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a changing season.
+    For a relaxation (ω = 0), 1/μ is from 2 steps to three times the length of the series. τ of a moving body has the
+    same range. An oscillator has a seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a
+    changing season.
     """
     count = clock.count
     out = np.zeros_like(clock.steps)

@@ -208,7 +208,8 @@ def _change(rng: np.random.Generator, seasonal: np.ndarray, other: np.ndarray) -
 
 
 def _components(rng: np.random.Generator, recipe: np.ndarray) -> Iterator[tuple[str, bool, np.ndarray]]:
-    """Yield a family, whether it is used as a season, and the indices of the series that contain it."""
+    """Yield each family, whether the family is used as a season, and the indices of the series that contain the
+    component."""
     found: dict[tuple[str, bool], list[np.ndarray]] = {}
     for name, one in RECIPES.items():
         rows = np.flatnonzero(recipe == name)

@@ -14,7 +14,7 @@ FOLLOWS_SIGNAL = 0.25
 
 
 def noise(rng: np.random.Generator, clock: Clock, signal: np.ndarray) -> np.ndarray:
-    """Sample noise for a standardised signal `[B, N]`, `[B, N]`. Its mean is zero, and its scale is one unless it
+    """Return noise `[B, N]` for a standardised signal `[B, N]`. Its mean is zero, and its scale is one unless it
     depends on the signal.
 
     The noise is normal, Student's t with 2.5 to 8 degrees of freedom, a centred Gamma variable of either sign, an

@@ -96,7 +96,7 @@ class System(NamedTuple):
 
     Attributes:
         kind: Index of the equations.
-        weight: Weight with which the system is chosen.
+        weight: Weight of the system when systems are chosen at random.
         parameters: Ranges of the parameters.
         start: Initial state.
         cycle: Time per cycle.
