@@ -173,7 +173,7 @@ def sign(
 
 
 def _key_text(value: str) -> str:
-    """Return the value of an option, or the content of the file if the value is a path."""
+    """Return the value of an option. If the value is the path of a file, return the content of the file."""
     path = Path(value)
     return path.read_text() if path.is_file() else value
 

@@ -106,7 +106,7 @@ def print_table(document: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def print_benchmark(result: str, document: Mapping[str, Any], as_json: bool) -> None:
-    """Print the result of a benchmark as JSON, or as the tables of the results page."""
+    """Print the result of a benchmark as JSON, or as the tables that the results page shows."""
     from rfa.benchmarks.results_page.page import tables_of
 
     print_table(document, tables_of(result, document), as_json)

@@ -31,8 +31,8 @@ def parse_digits(text: str) -> int | None:
 def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
     """Round each row of some columns `[N]` according to the width of the row's 90 % interval.
 
-    `digits` digits after the leading digit of the width are kept. For a width of 2.34 and 3 digits, numbers are rounded
-    to thousandths. Digits before the decimal point are always kept.
+    The digits up to `digits` places after the leading digit of the width are kept. For a width of 2.34 and 3 digits,
+    numbers are rounded to thousandths. Digits before the decimal point are always kept.
 
     Args:
         parts: Columns by name. They must include "low90" and "high90", or "std".

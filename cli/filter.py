@@ -207,7 +207,7 @@ class FilterBatch:
 
     @property
     def has_one_result(self) -> bool:
-        """Whether there is only one series, and its columns were filtered together."""
+        """Whether there is only one series, whose columns were filtered together."""
         return self._has_one_series and len(self.results) == 1
 
     @property

@@ -76,8 +76,8 @@ class Filtered:
         return self.forecast.moments[:, 2]
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
-        """Return four arrays `[M]` for each column: mean, standard deviation, and the bounds of the interval with this
-        level."""
+        """Return a list with four arrays `[M]` for each column: the mean, the standard deviation, and the lower and the
+        upper bound of the interval with this level."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [
@@ -266,8 +266,8 @@ def run_filter(
 
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
-    """Describe the share of values inside their 90 % intervals, one step and several steps ahead. Return an empty list
-    if no value was scored."""
+    """Return texts with the share of values inside their 90 % intervals, one step and several steps ahead. Return an
+    empty list if no value was scored."""
     from rfa.runtime.uncertainty.diagnostics import name_steps
 
     shares = {"one step": checks.coverage.get(WIDE)}
@@ -297,7 +297,7 @@ def parse_lead(text: str, row: float) -> float:
 
 
 def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the range from `--min` to `--max`. Without an option, this side is infinite.
+    """Return the range from `--min` to `--max`. If an option is missing, the range is not limited on that side.
 
     Raises:
         ValueError: If the minimum is not below the maximum.

@@ -74,8 +74,8 @@ def as_table(
 
 
 def _join_blocks(tables: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> tuple[pa.Table, dict[str, str]]:
-    """Join blocks of rows. Each block has columns of the file and columns of results. Return the table, and the name of
-    its column for each result.
+    """Join blocks of rows. Each block has columns of the file and columns of results. Return the table, and the names
+    of its columns with results, by the names of the results.
 
     If a result has the same name as a column of the file, a number is appended.
     """

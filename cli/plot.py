@@ -209,7 +209,7 @@ def _draw_forecast(axes: Any, one: Filtered, k: int) -> None:
 
 
 def _shade(axes: Any, times: np.ndarray, found: list[tuple[int, int]]) -> None:
-    """Shade gaps over the full height of a panel."""
+    """Shade the gaps of a series over the full height of a panel."""
     if not found:
         return
     edges = times[np.array([(begin, end, end) for begin, end in found])].ravel()

@@ -215,7 +215,7 @@ def train_series(
 
 
 def _read_cells(files: Sequence[str]) -> list[Cells]:
-    """Return training data: the columns of all series in the files. Columns that cannot be used are left out."""
+    """Return the columns of all series in the files, as training data. Columns that cannot be used are left out."""
     from rfa.data import load_table, read_frame, usual_step
     from rfa.training.series_batches import cells_of
 

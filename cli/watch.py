@@ -22,7 +22,7 @@ ConfigFile = Annotated[
 
 
 class _RunByDefault(TyperGroup):
-    """A command group that runs the command `run` if none is named."""
+    """Command group that runs the command `run` if the command line names no command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in {*self.commands, "-h", "--help"}:
@@ -139,7 +139,7 @@ def dashboard(config: ConfigFile) -> None:
 
 
 def _check(options: Config) -> None:
-    """Print each query with its number of series and the memory of its states."""
+    """Print each query, with the number of its series and the memory of their states."""
     import time
 
     from rfa.library.models import find_model
