@@ -29,7 +29,7 @@ def parse_digits(text: str) -> int | None:
 
 
 def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict[str, np.ndarray]:
-    """Round each row of some columns `[N]` according to the width of the row's 90 % interval.
+    """Return columns `[N]` in which each row is rounded according to the width of its 90 % interval.
 
     The digits up to `digits` places after the leading digit of the width are kept. For a width of 2.34 and 3 digits,
     numbers are rounded to thousandths. Digits before the decimal point are always kept.
@@ -45,8 +45,8 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
 
 
 def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
-    """Round scores `[N]` to `digits` digits after their leading digit. For scores between 0.5 and 1, the leading digit
-    of the distance from 1 counts."""
+    """Return scores `[N]`, rounded to `digits` digits after their leading digit. For scores between 0.5 and 1, the
+    leading digit of the distance from 1 counts."""
     import numpy as np
 
     if digits is None:
@@ -55,7 +55,8 @@ def round_score(values: np.ndarray, digits: int | None) -> np.ndarray:
 
 
 def _round(values: np.ndarray, width: np.ndarray, digits: int) -> np.ndarray:
-    """Round values, except where the width is 0, missing or infinite."""
+    """Return the values rounded according to the width. Values whose width is 0, missing or infinite are not
+    rounded."""
     import numpy as np
 
     is_usual = np.isfinite(values) & np.isfinite(width) & (width > 0)

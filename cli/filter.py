@@ -152,7 +152,7 @@ def plot_series(
 
 
 def _load(data: list[str], model: ModelOptions, outputs: OutputOptions, plot_option: str = "--plot") -> Filters:
-    """Check the output options, and load the model."""
+    """Check the output options, load the model, and return its filters."""
     from rfa.cli.filter_output import check_outputs
 
     check_outputs(outputs.out, outputs.plot, data, plot_option)

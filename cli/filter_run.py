@@ -124,7 +124,8 @@ class Task:
             parse_horizon(self.horizon)
 
     def run(self, file: str, key: Key, series: Series) -> list[Filtered]:
-        """Filter a series with all columns together, or each column separately.
+        """Filter a series with all columns together, or each column separately. Return one result, or one result for
+        each column.
 
         Raises:
             ValueError: If the filter or the alarm rate does not support the series.
@@ -223,7 +224,7 @@ def run_filter(
     alarm: Alarm | None = None,
     range: tuple[float, float] = (-math.inf, math.inf),
 ) -> FilteredSequence:
-    """Filter a series while showing a progress bar.
+    """Filter a series while showing a progress bar, and return the results.
 
     Args:
         horizon: Horizons of the forecasts from each row, in units of the times.

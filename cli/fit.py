@@ -108,7 +108,7 @@ def _note_failure(failed: dict[Key, str], key: Key, error: ValueError) -> None:
 
 
 def _fit(series: dict[Key, Series], out: Path, options: FitOptions, zone: str) -> Models:
-    """Fit the models while showing a progress bar."""
+    """Fit the models while showing a progress bar, and return them."""
     from rfa.fitting.column_models import StructuralConfig
     from rfa.fitting.fit import fit_to
     from rfa.library.fitting import show_progress

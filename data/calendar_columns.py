@@ -128,7 +128,8 @@ def are_merged(part: Any, last: Any) -> bool:
 
 
 def padded(cells: Any) -> Any:
-    """Pad times of day that are integers to four or six digits. Other text is not changed."""
+    """Return times of day that are integers, padded with zeros to four or six digits. Other cells are returned
+    unchanged."""
     import pyarrow.compute as pc
 
     if not pc.all(pc.match_substring_regex(cells, r"^\d{1,6}$")).as_py():

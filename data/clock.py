@@ -302,8 +302,8 @@ def _elapsed(cells: Any, name: str, rows: np.ndarray, begins: np.ndarray) -> Clo
 
 
 def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np.ndarray) -> Clock:
-    """Read the times of text whose format is detected. It is the only known format that all cells match, or the only
-    such format for which times do not decrease."""
+    """Read the times of text in a format that is detected. This is the only known format that all cells match or, if
+    several formats match, the only one of them for which times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
     problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "

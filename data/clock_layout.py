@@ -132,8 +132,9 @@ def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
 
 
 def hours_from_unix(columns: dict[str, Any], times: np.ndarray) -> tuple[int, str] | None:
-    """Return the UTC offset of local times in hours, and the name of the column from which it was determined. This is a
-    column of Unix times in the same rows. Return None if there is no such column.
+    """Return the UTC offset of local times in hours, and the name of the column from which it was determined. The
+    offset is determined from a column of Unix times in the same rows. Return None if the table has no column of Unix
+    times.
 
     Args:
         times: Local times in seconds, interpreted as UTC.

@@ -30,9 +30,9 @@ FEWEST_ROWS: Final = 3
 
 
 def find_pair(columns: Mapping[str, Any]) -> dict[str, str] | None:
-    """Return the first adjacent columns that are such times and increase together, by the kind of number. They are
-    recognised by their names. In a file without a header, the first columns may be days and seconds. Return None if
-    there are no such columns."""
+    """Return the first two adjacent columns that together contain times and increase together, by the kind of number.
+    The columns are recognised by their names. In a file without a header, the first columns may be days and seconds.
+    Return None if there are no such columns."""
     for first, second in itertools.pairwise(columns):
         words = words_of(first.replace("_", " ")) | words_of(second.replace("_", " "))
         for kind, (_, unit, least, most, names) in KINDS.items():

@@ -56,7 +56,8 @@ def stamp_counts(stamps: Any) -> np.ndarray:
 
 
 def _order_repeated_hour(shown: np.ndarray, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Resolve the repeated hour. Its second occurrence starts where local times decrease."""
+    """Choose between the two possible UTC times of each row in an hour that occurs twice, and return the UTC times of
+    all rows. The second occurrence of the hour starts where local times decrease."""
     found = first.copy()
     is_second = False
     for k in np.flatnonzero(first != second).tolist():

@@ -49,8 +49,8 @@ def melt_months(table: Table) -> Table:
 
 
 def _with_years_down(table: Table) -> Table:
-    """Transpose a table with a row for each month and a column for each year, so that it has a row for each year. Other
-    tables are unchanged."""
+    """Return the transpose of a table with a row for each month and a column for each year, which has a row for each
+    year. Other tables are returned unchanged."""
     import pyarrow as pa
 
     (first, months), *years = table.columns.items()

@@ -181,7 +181,7 @@ def _plain_numbers(column: Any) -> tuple[np.ndarray, Any] | None:
 
 
 def _is_odd(cells: Any, texts: Any) -> Any:
-    """Return whether each cell is not a number. A cell that is null counts as well, unless it is missing in `texts`."""
+    """Return whether each cell is not a number. Null cells are included unless they are missing in `texts`."""
     import pyarrow.compute as pc
 
     is_number = pc.match_substring_regex(cells, "|".join(f"(?:{form})" for form in RULES.values()))

@@ -68,8 +68,8 @@ def step_seconds(every: str) -> float:
 
 
 def resample(series: Series, every: str, zone: str) -> Series:
-    """Resample a series to a regular step by the mean of the observations in each interval. Empty intervals are
-    missing.
+    """Return a series that is resampled to a regular step by the mean of the observations in each interval. The value
+    of an empty interval is missing.
 
     The time of an interval is its beginning, a multiple of `every` in the local time of `zone`. Days begin at midnight,
     and weeks on Mondays. If the times are numbers, intervals begin at multiples of the step from 0.

@@ -82,7 +82,7 @@ def combine_chunks(column: Any) -> Any:
 
 
 def unique_names(names: list[str]) -> list[str]:
-    """Make names unique. A number is appended to repeated names, as in `load` and `load_2`."""
+    """Return unique names. A number is appended to repeated names, as in `load` and `load_2`."""
     found: list[str] = []
     for name in names:
         count, new = 1, name

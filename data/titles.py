@@ -23,8 +23,8 @@ MOST_ROWS: Final = 1_000_000
 
 
 def add_marks(table: Table, titles: str) -> Table:
-    """Add the markers of missing values and the unit of the times to a table, if the lines above its header specify
-    them."""
+    """Return the table with the markers of missing values and the unit of the times that the lines above its header
+    specify."""
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
     notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
     return replace(
@@ -33,8 +33,8 @@ def add_marks(table: Table, titles: str) -> Table:
 
 
 def add_date(table: Table, titles: str) -> Table:
-    """Add the date in the lines above the header to the times of day in the first column of a table, if there is
-    exactly one date.
+    """Return the table with the date in the lines above its header added to the times of day in its first column. If
+    these lines do not contain exactly one date, the table is returned unchanged.
 
     The next day begins where times decrease.
     """

@@ -168,7 +168,7 @@ def _by_format(series: Series, times: np.ndarray, cell: str, time_format: str) -
 
 
 def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
-    """Write times in ISO 8601 with the precision of the cell, or with a higher precision if the times require it."""
+    """Return times in ISO 8601, with the precision of the cell or, if the times require it, with a higher precision."""
     found = ISO_TIME.match(cell)
     zone = (found["zone"] or "") if found else ""
     moments = _local_moments(series, times, _offset(zone))

@@ -37,8 +37,8 @@ class Comparison:
 
 
 def compare_with_torch(bundle: Bundle) -> list[Comparison]:
-    """Compare the outputs of a bundle with those of the torch model that is rebuilt from it. This runs in the current
-    process."""
+    """Compare the outputs of a bundle with those of the torch model that is rebuilt from it, and return the
+    comparisons. This runs in the current process."""
     import torch
 
     from rfa.model.loading import model_of
@@ -157,8 +157,8 @@ def _two_passes(model: Any) -> dict[str, np.ndarray]:
 
 
 def _language_steps(bundle: Bundle, model: Any, tokens: np.ndarray) -> Iterator[Comparison]:
-    """Compare single steps of two streams with those of the torch model. Each continues from its own states. The second
-    stream starts at a large position."""
+    """Compare single steps of two streams with those of the torch model. Each of the two runtimes continues from its
+    own states. The second stream starts at a large position."""
     import torch
 
     session, largest = bundle.session("step"), _Largest()
@@ -250,8 +250,8 @@ def _language_constants(bundle: Bundle, model: Any) -> Iterator[Comparison]:
 
 
 def _compare_filter(bundle: Bundle, model: Any) -> Iterator[Comparison]:
-    """Compare single steps with those of the torch model. Each continues from its own states. Times are irregular, and
-    one value in ten is missing."""
+    """Compare single steps with those of the torch model. Each of the two runtimes continues from its own states. Times
+    are irregular, and one value in ten is missing."""
     import torch
 
     from rfa.model.state_filter import Token

@@ -71,7 +71,7 @@ class Evaluation(NamedTuple):
 
 @torch.no_grad()
 def evaluate(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> Evaluation:
-    """Filter a batch, and forecast every observation from the states before it.
+    """Filter a batch, forecast every observation from the states before it, and return the results.
 
     Forecasts are NaN where the state `lead` observations earlier does not exist.
 
@@ -154,7 +154,7 @@ def conformal(scores: np.ndarray, levels: tuple[float, ...]) -> list[float]:
 
 
 def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Compute the calibration of one mode.
+    """Return the calibration of one mode.
 
     Args:
         model: Filter to calibrate.
@@ -203,7 +203,7 @@ def calibrate_mode(model: StateFilter, batch: Batch, mode: Mode, leads: tuple[in
 
 
 def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
-    """Compute the precision tables of one mode on data whose true states `[B, N, P]` are known."""
+    """Return the precision tables of one mode, fitted to data whose true states `[B, N, P]` are known."""
     error2, variance = ((truth - found.mean) ** 2).mean(-1), (found.deviation**2).mean(-1)
     return precision_tables(error2 / variance, found.gain, surprises(found)[1])
 
@@ -251,7 +251,7 @@ def modes_of(model: StateFilter) -> tuple[Mode, ...]:
 
 
 def calibrate(model: StateFilter, batch: Batch, leads: tuple[int, ...] = LEADS) -> dict[str, Any]:
-    """Compute the content of calibration.json.
+    """Return the content of calibration.json.
 
     Args:
         model: Filter to calibrate in each of its modes.

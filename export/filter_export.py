@@ -106,7 +106,7 @@ class GraphSource(NamedTuple):
 
 
 def build_graph(source: GraphSource) -> Graph:
-    """Export the graph of a module."""
+    """Export a module as a graph, and return the graph."""
     name_inputs(source.module, source.inputs)
     with torch.no_grad():
         return export_graph(
@@ -175,8 +175,8 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """Export the graphs of a filter. The result is empty for a linear filter, because the server compiles it from its
-    configuration."""
+    """Export and return the graphs of a filter by name. The result is empty for a linear filter, because the server
+    compiles its steps from the configuration."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}
@@ -251,7 +251,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def export_filter(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Export the run directory of a filter (`rfa train filter`) as a bundle.
+    """Export the run directory of a filter (`rfa train filter`) as a bundle, and return the bundle.
 
     Args:
         run, out: Run directory, and directory of the bundle.

@@ -20,7 +20,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 
 def add_kernels(path: Path, architectures: Sequence[int], target: Path | None = None) -> Bundle:
-    """Compile GPU kernels for a language model, and store them in its bundle.
+    """Compile GPU kernels for a language model, and store them in its bundle. Return the new bundle.
 
     Args:
         path: Directory of the bundle.

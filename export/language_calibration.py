@@ -99,7 +99,7 @@ def pooled_temperature(temperatures: Sequence[float]) -> float:
 
 
 def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: int = WINDOW) -> dict[str, Any]:
-    """Compute the content of calibration.json.
+    """Return the content of calibration.json.
 
     Args:
         tokens: Token ids of the validation split. Every second window is used for fitting, and the others for
@@ -168,7 +168,8 @@ def _passes(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> Ite
 
 
 def _temperature(model: LanguageModel, windows: NDArray[np.int64], mode: Mode) -> float:
-    """Fit the temperature of each part on evenly spaced windows, as many as `MAX_LOGITS` allows, and pool them."""
+    """Return the temperature of a mode. It is pooled from temperatures that are fitted to each part, on as many evenly
+    spaced windows as `MAX_LOGITS` allows."""
     most = max(1, MAX_LOGITS // (windows[0, 1:].size * model.config.vocab_size))
     found = []
     for part in np.array_split(windows, min(PARTS, len(windows))):
@@ -210,7 +211,7 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Compute the entry of a mode in calibration.json from windows of tokens `[windows, window + 1]`."""
+    """Return the entry of a mode in calibration.json, computed from windows of tokens `[windows, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     tails: list[Reals] = []
     raw, scaled = _chosen(_add_tails(_passes(model, held_out, mode), temperature, tails), (1.0, temperature))

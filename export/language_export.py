@@ -47,7 +47,7 @@ def export_language(
     window: int = WINDOW,
     architectures: Sequence[int] = (),
 ) -> Bundle:
-    """Export the run directory of a language model (`rfa train lm`) as a bundle.
+    """Export the run directory of a language model (`rfa train lm`) as a bundle, and return the bundle.
 
     The calibration uses the run's validation tokens (`corpus/valid.npy`).
 

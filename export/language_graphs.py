@@ -262,7 +262,7 @@ def refusal(config: LanguageModelConfig) -> str | None:
 
 
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """Export the graph `attention` of a model. If the model has memory slots, also export the graphs `step` and
+    """Return the exported graphs of a model by name: `attention` and, if the model has memory slots, `step` and
     `prefill`.
 
     Raises:

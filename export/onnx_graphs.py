@@ -111,7 +111,7 @@ def _program(
 def _captured(
     module: nn.Module, inputs: tuple[Tensor, ...], shapes: tuple[dict[int, Any], ...]
 ) -> torch.export.ExportedProgram:
-    """Trace a module to a program that the exporter translates without decomposing it."""
+    """Return the traced program of a module. The exporter translates this program without decomposing it."""
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}

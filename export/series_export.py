@@ -26,7 +26,7 @@ GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
 
 def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
-    """Export the run directory of a series network (`rfa train series`) as a bundle.
+    """Export the run directory of a series network (`rfa train series`) as a bundle, and return the bundle.
 
     Args:
         run, out: Run directory, and directory of the bundle.

@@ -71,7 +71,7 @@ class ServedPasses:
     def step(
         self, tokens: Sequence[int], positions: Sequence[int], noise: Tensor, slots: SlotPool
     ) -> tuple[StepOutput, SlotPool]:
-        """Process one token of B streams in recurrent mode.
+        """Process one token of B streams in recurrent mode. Return the output, and the memory slots after the token.
 
         Args:
             tokens, positions: Token of each stream, and its position.

@@ -90,7 +90,7 @@ def wide(x: Tensor) -> torch.dtype:
 
 
 def positive(raw: Tensor) -> Tensor:
-    """Map an unconstrained parameter to a positive one."""
+    """Return the positive parameter for an unconstrained one."""
     return F.softplus(raw.to(wide(raw))) + FLOOR
 
 
@@ -112,7 +112,7 @@ def frequencies(kind: str, heads: int, dims: int) -> Tensor:
 
 
 def rotate(x: Tensor, phase: Tensor) -> Tensor:
-    """Multiply complex vectors `[..., H, 2D]` by e^{i phase}."""
+    """Return complex vectors `[..., H, 2D]` multiplied by e^{i phase}."""
     cos, sin = torch.cos(phase), torch.sin(phase)
     real, imaginary = x.chunk(2, dim=-1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], dim=-1)

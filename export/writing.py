@@ -50,7 +50,7 @@ def write_bundle(
     state: Sequence[TensorSpec] = (),
     extra_files: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a bundle and check it. An existing bundle in `directory` is replaced.
+    """Write a bundle, check it, and return it. An existing bundle in `directory` is replaced.
 
     Args:
         directory: Directory of the bundle.
@@ -103,7 +103,7 @@ def _documents(
 
 def _write_checked(target: Path, manifest: Manifest, contents: Mapping[str, bytes]) -> Bundle:
     """Write the files to a temporary directory next to `target`, check them as a bundle, and rename the directory to
-    `target`."""
+    `target`. Return the bundle."""
     _check_replaceable(target)
     encoded = encode_manifest(manifest)
     decode_manifest(encoded)  # checks the file names before a file is written
@@ -128,7 +128,7 @@ def rewrite_bundle(
     calibration: Mapping[str, Any] | None = None,
     kernels: Mapping[str, bytes] | None = None,
 ) -> Bundle:
-    """Write a copy of a bundle with different constants, calibration or kernels.
+    """Write a copy of a bundle with different constants, calibration or kernels, and return the copy.
 
     Args:
         bundle: Bundle to copy.

@@ -284,7 +284,7 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
 
 
 def _fit_further(column: Column, best: Fit, limits: Limits) -> Fit:
-    """Continue a fit while the validation likelihood increases.
+    """Continue a fit while the validation likelihood increases, and return the best fit.
 
     A fit may be far from the maximum when its iterations end, and the maximum may overfit the training part.
     """

@@ -227,7 +227,7 @@ def backtest(
     levels: Sequence[float] = LEVELS,
     tz: str = "UTC",
 ) -> Backtest:
-    """Compute the alarms, incidents and coverage that a filter would have had on recorded series. Each row is scored
+    """Return the alarms, incidents and coverage that a filter would have had on recorded series. Each row is scored
     using only the rows before it.
 
     Args:

@@ -303,7 +303,7 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
 
 
 def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
-    """Combine the alarms of all series into the result of `detect`."""
+    """Return the result of `detect`, which contains the alarms of all series."""
     rows = np.concatenate([one.rows for one in found])
     new = {name: np.concatenate([one.new[name] for one in found]) for name in found[0].new}
     order = np.argsort(rows, kind="stable")

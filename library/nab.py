@@ -150,8 +150,8 @@ def count_windows(series: Labelled) -> int:
 
 
 def normalised(corpus: Sequence[Labelled], total: float, profile: Profile) -> float:
-    """Scale the sum S, `total`, to 0 for no detections, and to 100 for a detection at the first scored row of every
-    window and no false alarms."""
+    """Return the sum S, `total`, on a scale from 0 to 100. The score without detections is 0. The score of a detection
+    at the first scored row of every window, without false alarms, is 100."""
     count = sum(count_windows(series) for series in corpus)
     if not count:
         raise ValueError("no window contains a scored row")

@@ -54,7 +54,8 @@ class Table:
         return len(next(iter(self.series.values())).names)
 
     def each(self, work: Callable[[Key, Series], Any]) -> dict[Key, Any]:
-        """Call `work` for each series. Warn about series that failed, and about diagnostics of the results.
+        """Call `work` for each series, and return the results by key. Warn about series that failed, and about
+        diagnostics of the results.
 
         Raises:
             ValueError: If all series failed.

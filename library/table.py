@@ -252,7 +252,8 @@ def filter_batches(
     is_grouped: bool = False,
     **options: Any,
 ) -> Iterator[pa.RecordBatch]:
-    """Filter a table in batches with `filter_table`. Each batch continues the series of the earlier batches.
+    """Filter a table in batches with `filter_table`, and yield the filtered batches. Each batch continues the series of
+    the earlier batches.
 
     If the time of a row is before the last time of its series in an earlier batch, its estimates are null.
 

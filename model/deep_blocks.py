@@ -91,7 +91,7 @@ class FilterBlock(nn.Module):
         )
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project tokens `[..., d]` to q, k, v `[..., H, 2D]`."""
+        """Return the queries, keys and values `[..., H, 2D]` of tokens `[..., d]`."""
         normed = self.norm(x)
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         return self.query(normed).reshape(shape), self.key(normed).reshape(shape), self.value(normed).reshape(shape)
@@ -101,7 +101,7 @@ class FilterBlock(nn.Module):
         return Mixed(x + self.feed_forward(x), mean, precision)
 
     def recurrent(self, x: Tensor, elapsed: Tensor, mean: Tensor, precision: Tensor) -> Mixed:
-        """Run the IRKF over tokens.
+        """Run the IRKF over tokens, and return the outputs and the states after each token.
 
         Args:
             x: Tokens, `[B, N, d]`.
@@ -118,7 +118,8 @@ class FilterBlock(nn.Module):
         return self.finish(x, means, precisions)
 
     def attention(self, x: Tensor, times: Tensor) -> Mixed:
-        """Compute exact RFA over a sequence `[B, N, d]`. `times` is `[B, N]` float64."""
+        """Apply exact RFA to a sequence `[B, N, d]`, and return the output of the block. `times` is `[B, N]`
+        float64."""
         dynamics = self.dynamics()
         q, k, v = self.project(x)
         phase = wrapped_phase(dynamics.omega, times, x.dtype)

@@ -76,7 +76,7 @@ class Ranked(NamedTuple):
 
 
 def ranked(logits: Tensor) -> Ranked:
-    """Sort the tokens of each row by their logits."""
+    """Return the logits of each row in descending order, and their tokens."""
     return Ranked(*logits.sort(dim=-1, descending=True, stable=True))
 
 

@@ -78,7 +78,7 @@ class Dynamics:
 
 
 def _per_head(parameter: Tensor, lag: Tensor) -> Tensor:
-    """Reshape `[H]` or `[H, S]` to `[H, 1, …]`, so that it broadcasts with the dimensions of `lag`."""
+    """Return a parameter `[H]` or `[H, S]` in the shape `[H, 1, …]`, which broadcasts with the dimensions of `lag`."""
     return parameter.reshape(parameter.shape + (1,) * lag.dim())
 
 
@@ -123,7 +123,7 @@ def wrapped_phase(omega: Tensor, times: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def rotate(x: Tensor, phase: Tensor) -> Tensor:
-    """Multiply complex vectors by e^{i phase}.
+    """Return complex vectors multiplied by e^{i phase}.
 
     Args:
         x: Vectors `[..., H, 2D]`, real parts first.

@@ -160,7 +160,7 @@ class LanguageModel(TwoModeNetwork):
     def step(
         self, token: Tensor, state: State, noise: Tensor | None = None, passes: Tensor | None = None
     ) -> tuple[StepOutput, State]:
-        """Process one token of every stream.
+        """Process one token of every stream, and return the output and the state after the token.
 
         Args:
             token: Token ids, `[B]`.

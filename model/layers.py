@@ -116,7 +116,7 @@ class RobustMixer(TokenMixer):
         return SlotLag(torch.exp(-tokens * self.slot_log_mu.exp()), self.own_process(tokens))
 
     def projected(self, x: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """Project normalised inputs `[..., d]` to q, k, v `[..., H, 2D]`."""
+        """Return the queries, keys and values `[..., H, 2D]` of normalised inputs `[..., d]`."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         q, k, v = self.query(x, mode), self.key(x), self.value(x)
         if self.config.bias:
@@ -166,8 +166,8 @@ class RobustMixer(TokenMixer):
         return SlotInputs(*rotated, measurement, own + PROCESS_GATE_SCALE * torch.exp(forget))
 
     def project(self, latent: Tensor, x: Tensor, mode: Mode) -> Tensor:
-        """Apply W_o to the latent `[..., H, 2D]`. Before, its heads are multiplied by output gates, which are computed
-        from the block input `[..., d]`."""
+        """Return the output projection W_o of the latent `[..., H, 2D]`. If the model has output gates, each head of
+        the latent is first multiplied by its gate, which is computed from the block input `[..., d]`."""
         if self.config.output_gate:
             latent = latent * torch.sigmoid(self.output_gate(x))[..., None]
         out: Tensor = self.output(latent.flatten(-2), mode)
@@ -185,6 +185,7 @@ class RobustMixer(TokenMixer):
         noise: Tensor | None = None,
     ) -> MixerOutput:
         """Rotate the latent `[..., H, 2D]` out of the rotating frame, sample it, and apply the output projection.
+        Return the output of the mixer.
 
         Args:
             noise: Scaled standard normal numbers, `[..., H, 2D]`. The sample has variance 1/p̂ + gamma² per complex

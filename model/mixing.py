@@ -187,7 +187,7 @@ class TokenMixer(nn.Module):
         raise ValueError(f"a {self.config.mixer} model attends to complete sequences and does not support a cache")
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Project `[..., d]` to q, k, v `[..., H, 2D]`, in float32 or higher precision."""
+        """Return the queries, keys and values `[..., H, 2D]` of inputs `[..., d]`, in float32 or higher precision."""
         shape = (*x.shape[:-1], self.config.n_heads, 2 * self.config.head_dim)
         q, k, v = (weight(x).reshape(shape) for weight in (self.query, self.key, self.value))
         wide = torch.promote_types(v.dtype, torch.float32)

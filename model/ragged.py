@@ -97,7 +97,7 @@ class RaggedDecoder:
     def extend_batch(
         self, batch: PagedTokens, keys: Tensor, values: Tensor, noise: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Process tokens on the device like `extend_and_check`.
+        """Process tokens on the device, and return the same values as `extend_and_check`.
 
         Launches depend only on shapes and on the counts in `batch.pieces`, so a CUDA graph can capture them. Outputs of
         padding are undefined.

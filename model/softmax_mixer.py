@@ -60,8 +60,8 @@ class SoftmaxMixer(PairMixer):
         return latent, latent.new_zeros(latent.shape[:-1])
 
     def _attend(self, q: Tensor, k: Tensor, v: Tensor, pairs: Pairs) -> Tensor:
-        """Compute attention with queries, keys and values `[B, H, n or M, 2D]`. q and k already include the
-        positions."""
+        """Return the result of attention with queries, keys and values `[B, H, n or M, 2D]`. q and k already include
+        the positions."""
         if self.config.distance_bias == "none" and pairs.key_valid is None:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True)
         with without_autocast(q.device):

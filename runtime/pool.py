@@ -87,7 +87,7 @@ class StatePool:
         return self._untouched * self.host_bytes_per_slot
 
     def acquire(self) -> PoolSlot:
-        """Reserve a slot. Its fields are zero.
+        """Reserve a slot, whose fields are zero, and return its handle.
 
         Raises:
             PoolFull: If all slots are in use.

@@ -21,8 +21,8 @@ class Disconnected(ClientGone, OSError):
 
 
 async def unless_disconnected(request: Request, work: Awaitable[Result]) -> Result:
-    """Wait for `work`, and cancel it if the client disconnects. Starlette does not do this for responses that are not
-    streamed.
+    """Wait for `work`, and return its result. If the client disconnects, `work` is cancelled. Starlette does not do
+    this for responses that are not streamed.
 
     Call this after the body has been read, because it discards messages from the client.
 

@@ -83,7 +83,7 @@ class Groups:
 
 
 def group(table: Any, by: Sequence[str], most: int, most_bytes: int) -> tuple[Keys, Groups]:
-    """Group the rows of a table by key columns.
+    """Group the rows of a table by key columns. Return the keys of the series, and the rows of each series.
 
     Args:
         by: Names of the key columns.

@@ -11,7 +11,7 @@ PLOT_FILE = "metrics.png"
 
 
 def plot_metrics(run: Path) -> Path:
-    """Plot `metrics.jsonl` of a language run to `metrics.png` next to it.
+    """Plot `metrics.jsonl` of a language run to `metrics.png` next to it, and return the path of the image.
 
     Raises:
         ValueError: If the run has no metrics.

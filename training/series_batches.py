@@ -291,7 +291,7 @@ def feed(
 
 
 def to_device(batch: SeriesBatch, device: torch.device) -> SeriesBatch:
-    """Copy a batch to a device, asynchronously if it is in pinned memory."""
+    """Return a copy of a batch on a device. The copy is asynchronous if the batch is in pinned memory."""
     tokens, ends, asked, targets, weights = batch
     moved = [x.to(device, non_blocking=True) for x in (tokens, ends, *asked, targets, weights)]
     return SeriesBatch(moved[0], moved[1], LeadQueries(*moved[2:4]), *moved[4:])

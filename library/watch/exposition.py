@@ -114,7 +114,7 @@ def own_samples(filters: Iterable[QueryFilter]) -> Iterator[tuple[str, str, floa
 
 
 def render(samples: Iterable[tuple[str, str, float, dict[str, str]]]) -> str:
-    """Format samples as text in which the samples of each metric are grouped."""
+    """Return samples as text in which the samples of each metric are grouped."""
     families: dict[str, list[str]] = {}
     helps = {name: text for name, _, text in OUTPUTS}
     for name, kind, value, labels in samples:

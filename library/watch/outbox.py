@@ -195,7 +195,8 @@ class Outbox:
         self._thread.join(CLOSING_SECONDS)
 
     def _write(self, storage: RequestStorage, request: Request) -> Request:
-        """Store a request. If the storage is not available, the request waits in memory."""
+        """Store a request, and return the request as it waits in the queue. If the storage is not available, the
+        content of the request stays in memory."""
         content = orjson.dumps({"path": request.path, "headers": dict(request.headers)}) + b"\n" + request.body
         try:
             storage.write(self._number, content)

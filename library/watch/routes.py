@@ -75,7 +75,7 @@ def _pushes(
 
 
 def serve(watch: Watch) -> list[HttpServer]:
-    """Start the HTTP servers of the configuration.
+    """Start the HTTP servers of the configuration, and return them.
 
     Raises:
         OSError: If an address cannot be used.

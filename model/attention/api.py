@@ -78,7 +78,7 @@ def _fused(
     cu_seqlens: Tensor | None,
     kernel: Kernel,
 ) -> AttentionResult:
-    """Rotate the inputs, run the fused kernels, and rotate the output back."""
+    """Rotate the inputs, run the fused kernels, and return the result with the output rotated back."""
     from rfa.model.attention.triton import fused_attention, fused_rotation
 
     q, k, v = fused_rotation(q, k, v, phase=phase, is_inverse=True)

@@ -86,7 +86,8 @@ def without_autocast(device: torch.device) -> AbstractContextManager[object]:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, tables: _LagTables, kernel: str, *, with_precision: bool
 ) -> AttentionResult:
-    """Compute attention of rotated queries `[B, n, H, 2D]` over rotated keys and values `[B, M, H, 2D]`."""
+    """Return the result of attention of rotated queries `[B, n, H, 2D]` over rotated keys and values `[B, M, H,
+    2D]`."""
     q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # [B, H, ., 2D]
     transport = tables.transport
     tau, kappa = (x[:, None, None] for x in (dynamics.tau, dynamics.kappa))
@@ -193,8 +194,8 @@ def banded_attention(
 def windowed_attention(
     q: Tensor, k: Tensor, v: Tensor, dynamics: Dynamics, *, window: int, is_token: Tensor
 ) -> AttentionResult:
-    """Compute `banded_attention` over all pairs at once, in O(N (N + W)). This is for exported graphs, in which N is
-    unknown."""
+    """Return the result of `banded_attention`, computed over all pairs at once in O(N (N + W)). This is for exported
+    graphs, in which N is unknown."""
     index = torch.arange(k.shape[1], device=q.device)
     lag = window - 1 + index[: q.shape[1], None] - index
     transport, log_precision, scaled = _tables(dynamics, lag.clamp(0, window - 1).to(q.dtype))

@@ -192,7 +192,7 @@ class _Innovation(NamedTuple):
 
 
 def weigh_jump(suspicion: Suspicion, seen: _Innovation, robustness: Robustness) -> Evidence:
-    """Compute the evidence of an observation for a jump. `suspicion.offset` must be predicted to the time of the
+    """Return the evidence of an observation for a jump. `suspicion.offset` must be predicted to the time of the
     observation."""
     if robustness.patience is None:
         raise ValueError("patience must be set if suspicion is set")
@@ -314,7 +314,8 @@ def dense_update(
     mean: Tensor, covariance: Tensor, observation: Tensor, present: Tensor, sensor: Sensor, robustness: Robustness, *,
     suspicion: Suspicion | None = None, noise_counts: Tensor | None = None,
 ) -> DenseUpdate:  # fmt: skip
-    """Update the state with an observation `[..., P]`. Components with `present` = 0 are ignored.
+    """Return the result of updating the state with an observation `[..., P]`. Components with `present` = 0 are
+    ignored.
 
     Args:
         suspicion: State of the test for jumps, with the offset at the time of the observation. If None, there is no

@@ -15,7 +15,8 @@ MOST_UNROLLED = 4
 
 
 def _inverse_2x2(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute the inverse of 2 × 2 matrices in closed form, which takes a fifth of the operations of a sweep."""
+    """Return the inverse and the log determinant of 2 × 2 matrices. The closed form takes a fifth of the operations of
+    a sweep."""
     a, b, d = matrix[..., 0, 0], matrix[..., 0, 1], matrix[..., 1, 1]
     # The Schur complement avoids the cancellation of a d - b² for nearly collinear components.
     schur = d - b * b / a
@@ -55,7 +56,7 @@ def spd_inverse(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _swept_in_place(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Compute `spd_inverse` without gradients, with identical results and less memory traffic."""
+    """Return the result of `spd_inverse`, computed without gradients and with less memory traffic."""
     swept, outer = matrix.clone(), torch.empty_like(matrix)
     log_det = torch.zeros_like(matrix[..., 0, 0])
     for k in range(matrix.shape[-1]):

@@ -50,8 +50,8 @@ def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex
 def _update_capped(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update the state with one measurement by the rule "capped". v and mean are `[B, H, 2D]`, and the prior precision
-    is `[B, H]`."""
+    """Return the mean and the precision after one measurement by the rule "capped". v and mean are `[B, H, 2D]`, and
+    the prior precision is `[B, H]`."""
     innovation = v - mean
     innovation2 = innovation.square().sum(-1)
     inverse_variance = prior / (1 + prior * noise)
@@ -69,8 +69,8 @@ def _update_capped(
 def _update_paper(
     v: Tensor, mean: Tensor, prior: Tensor, noise: Tensor, nu: Tensor, delta: Tensor, *, inner: int
 ) -> tuple[Tensor, Tensor]:
-    """Update the state with one measurement by the rule "paper", in which the result of each pass is the prior of the
-    next one."""
+    """Return the mean and the precision after one measurement by the rule "paper", in which the result of each pass is
+    the prior of the next one."""
     damping = torch.where(prior > 0, delta, torch.ones_like(prior))
     # In the paper, the mean before the first token is v.
     mean = torch.where((prior > 0)[..., None], mean, v)

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 
 def call_untraced(function: Callable[..., T], *arguments: object) -> T:
-    """Call a function that calls numba, and exclude it from torch.compile.
+    """Call a function that calls numba, and return its result. The function is excluded from torch.compile.
 
     Otherwise, torch traces the compiler of numba at the first call, which fails (KeyError: parfor_index). The compiler
     of torch is not imported here, because that takes longer than the import of torch.

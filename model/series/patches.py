@@ -59,7 +59,7 @@ class PatchTokens(NamedTuple):
 
 
 def whole_patches(column: Array, is_whole: Array, columns: int) -> tuple[Array, Array, Array]:
-    """Compute `before`, `whole` and `counts` of `PatchTokens`.
+    """Return the fields `before`, `whole` and `counts` of `PatchTokens`.
 
     Args:
         column: Index of the column of each token, `[T]`.
@@ -237,6 +237,6 @@ def _turn(ends: Tensor, omega: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate vectors like `dynamics.rotate`, with the cosine and sine of the phase."""
+    """Return rotated vectors like `dynamics.rotate`, given the cosine and the sine of the phase."""
     real, imaginary = x.chunk(2, -1)
     return torch.cat([real * cos - imaginary * sin, real * sin + imaginary * cos], -1)

@@ -61,10 +61,8 @@ NO_FOLDER = os.devnull
 
 @dataclass(frozen=True)
 class Graph:
-    """An ONNX graph without weights, and the constants that `open_session` provides for it.
-
-    `rfa.export.onnx_graphs.export_graph` creates such graphs.
-    """
+    """An ONNX graph without weights, and the constants whose values `open_session` provides.
+    `rfa.export.onnx_graphs.export_graph` creates graphs of this kind."""
 
     model: bytes
     initializers: tuple[Initializer, ...] = ()
@@ -141,7 +139,7 @@ class Bundle:
     @property
     def ece_rows(self) -> int:
         """Number of held-out tokens with which the stated calibration error is verified. It is 0 if the bundle contains
-        no such tokens."""
+        no held-out tokens."""
         return rows_of(self._calibration)
 
     @property

@@ -197,7 +197,7 @@ class HeldOutRows(Strict):
         return self
 
     def ece(self) -> float:
-        """Compute the expected calibration error of these rows."""
+        """Return the expected calibration error (ECE) at these positions."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 

@@ -71,7 +71,7 @@ class SecretKey:
 
     @classmethod
     def generate(cls) -> SecretKey:
-        """Generate a new key."""
+        """Return a new random key."""
         return cls(os.urandom(8), os.urandom(32))
 
     @classmethod
@@ -104,7 +104,7 @@ class SecretKey:
         return Ed25519PrivateKey.from_private_bytes(self.seed)
 
     def text(self) -> str:
-        """Content of the key file."""
+        """Content of the file that stores the key."""
         data = _KEY + _NOT_ENCRYPTED + self.key_id + self.seed + self.public.key + bytes(32)
         return f"{UNTRUSTED}minisign secret key without a password\n{base64.b64encode(data).decode()}\n"
 

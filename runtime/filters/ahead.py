@@ -25,7 +25,7 @@ def forecasts_after(
     runtime: FilterRuntime, state: FilterState, levels: Sequence[float], leads: Sequence[float],
     readout: ReadoutOptions, covariates: np.ndarray | None,
 ) -> Ahead:  # fmt: skip
-    """Compute forecasts at one or more horizons after a state.
+    """Return the forecasts at one or more horizons after a state.
 
     They equal the forecasts after one further observation, at the time of the state, whose values are missing.
 

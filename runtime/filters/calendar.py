@@ -69,7 +69,7 @@ class Days:
         return WEEKDAYS + bool(self.holidays)
 
     def nodes(self, times: np.ndarray) -> Nodes:
-        """Locate times between the nodes of the calendar.
+        """Return the positions of times between the nodes of the calendar.
 
         Args:
             times: Seconds since 1970, `[N]`.

@@ -128,7 +128,8 @@ class SystemRuntime(FilterRuntime):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process observations. See `FilterRuntime`. Observations outside the range of calendars are rejected."""
+        """Process observations, and return their outputs and their trace. Observations outside the range of calendars
+        are rejected. See `FilterRuntime`."""
         if self.calendar is None:
             return super().step(pool, batch, readout, inputs, memory, traced=traced)
         times = batch.times[:, None] + np.array([0.0, *readout.horizon])

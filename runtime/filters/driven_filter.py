@@ -43,7 +43,7 @@ class Response:
     ahead: Array
 
     def hide(self, values: Array) -> Array:
-        """Subtract the response from observations `[R, P]`.
+        """Return observations `[R, P]` minus the response.
 
         Rows whose response is not finite become infinite, so that the filter rejects them.
         """

@@ -186,13 +186,14 @@ class FilterRuntime(FilterStates):
         return cost
 
     def cut(self, pool: StatePool, piece: Piece, most: int) -> Piece:
-        """Return the first rows of a part of a series: as many as cost at most `most`, but at least one."""
+        """Return the first rows of a part of a series. Their number is as large as possible without exceeding the total
+        cost `most`, but at least one."""
         return piece
 
     # Steps.
 
     def advance(self, pool: StatePool, rows: Sequence[Row]) -> list[Stepped | None]:
-        """Process one observation per row. See `rfa.runtime.filters.live_rows`."""
+        """Process one observation per row, and return one result per row. See `rfa.runtime.filters.live_rows`."""
         return advance(self, pool, rows)
 
     def stepped(self, pool: StatePool, batch: Batch, readout: Readout, rows: Sequence[Row]) -> Iterator[Stepped | None]:
@@ -203,7 +204,8 @@ class FilterRuntime(FilterStates):
         self, pool: StatePool, batch: Batch, readout: Readout, inputs: Inputs | None = None,
         memory: Memory | None = None, *, traced: bool,
     ) -> tuple[StepOutputs, Traced]:  # fmt: skip
-        """Process a batch with `FilterSteps.advance`. If `memory` is given, process one observation by attention.
+        """Process a batch with `FilterSteps.advance`. If `memory` is given, process one observation by attention
+        instead. Return the outputs and the trace of the batch.
 
         Args:
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
@@ -307,7 +309,7 @@ class FilterRuntime(FilterStates):
         check_merges(self.name, self._family)
 
     def merge(self, options: MergeOptions) -> Merged:
-        """Merge states. See `rfa.runtime.filters.merge`.
+        """Merge states, and return the merged state and its outputs. See `rfa.runtime.filters.merge`.
 
         Raises:
             InvalidInput: If the states cannot be merged. The message names the field.

@@ -94,7 +94,7 @@ def intersection_weights(posteriors: Sequence[Gaussian]) -> list[float]:
 
 
 def intersect(posteriors: Sequence[Gaussian], weights: Sequence[float] | None = None) -> Gaussian:
-    """Combine posteriors whose errors may be correlated, by covariance intersection.
+    """Return the posterior that combines posteriors whose errors may be correlated, by covariance intersection.
 
     Args:
         posteriors: Posteriors of the same state, with mean `[n]` and covariance `[n, n]` each.

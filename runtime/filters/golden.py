@@ -107,7 +107,7 @@ class CompiledSession:
         return [Named(name) for name in names]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, Array]) -> list[Array]:
-        """Compute the outputs with the given names, in their order, as float32."""
+        """Return the outputs with the given names, in their order, as float32."""
         rows = len(inputs["state.mean"])
         values, lags, noise = np.full((rows, self.steps.size), np.nan), np.zeros(rows), np.ones(rows)
         horizon: Sequence[float] = ()

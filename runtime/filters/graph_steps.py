@@ -99,7 +99,8 @@ class GraphSteps:
         }
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
-        """Process the first observations of all streams, then the second ones, and so on. See `FilterSteps`."""
+        """Process the first observations of all streams, then the second ones, and so on. Return the outputs and the
+        trace. See `FilterSteps`."""
         call = StepCall.allocate(pool, batch, readout, (self.size, self.state_size), traced=traced)
         order = _order_in_stream(batch.slots)
         failed: set[int] = set()
@@ -112,7 +113,8 @@ class GraphSteps:
         disable_compilation(_score_kernel())
 
     def attend(self, pool: StatePool, batch: Batch, readout: Readout, memory: Any) -> tuple[StepOutputs, Traced]:
-        """Process one observation of one stream by attention over the earlier observations."""
+        """Process one observation of one stream by attention over the earlier observations. Return the outputs and the
+        trace."""
         call = StepCall.allocate(pool, batch, readout, (self.size, self.state_size), traced=True)
         self._step_rows(call, [0], memory)
         return call.outputs, call.trace

@@ -67,7 +67,7 @@ def check_merges(name: str, family: str) -> None:
 
 
 def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
-    """Merge the posteriors of several states.
+    """Merge the posteriors of several states, and return the merged state and its outputs.
 
     Args:
         runtime: Filter that computed the states.

@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 
 def block(whole: Mapping[str, Any]) -> Block:
-    """Compute the matrices for a complete document."""
+    """Return the matrices that a complete document of a preset defines."""
     name, noise = whole["preset"], whole["process_noise"]
     wide = DIFFUSE * whole["measurement_noise"]
     if name == "level":

@@ -67,7 +67,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(drift: Array) -> Spectrum:
-    """Compute the spectrum of a drift matrix `[n, n]`.
+    """Return the spectrum of a drift matrix `[n, n]`.
 
     Raises:
         ValueError: If the drift is unstable, or neither diagonalisable nor defective within the tolerances.

@@ -160,8 +160,7 @@ class FilterSteps(Protocol):
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:
         """Process the observations of each stream, up to the first one whose results are not finite. That observation
-        does not change its stream.
-        """
+        does not change its stream. Return the outputs and the trace of the batch."""
         ...
 
     def disable_compilation(self) -> None:

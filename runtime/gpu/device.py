@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def gpu_refusal() -> str | None:
-    """Return what torch lacks to use a GPU, and how to fix it. Return None if torch can use a GPU."""
+    """Return the reason why torch cannot use a GPU, and how to fix this. Return None if torch can use a GPU."""
     try:
         import torch
     except ImportError:

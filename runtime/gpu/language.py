@@ -184,7 +184,8 @@ class TorchLanguageRuntime(Language):
         return PagedContext(self.pages, capacity, forks, common)
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process a prompt. Its outputs are not copied to the host. See `Language`."""
+        """Process a chunk of the prompt of each stream, and return the updates of the contexts. The outputs are not
+        copied to the host. See `Language`."""
         streams = [context for context in contexts if isinstance(context, PagedContext)]
         if not streams:
             return super().prefill(contexts, pieces)
@@ -256,8 +257,11 @@ class TorchLanguageRuntime(Language):
     def draw(
         self, contexts: Sequence[Context], tokens: Sequence[int], noise: Array, draws: Draws
     ) -> tuple[list[DrawnToken], Sequence[Advance]]:
-        """Process one token of each stream, and sample the next tokens. Logits are copied to the host only for rows
-        whose options the kernels do not support. See `Language`."""
+        """Process one token of each stream, and sample the next tokens. Return the sampled tokens, and the updates of
+        the contexts.
+
+        Logits are copied to the host only for rows whose options the kernels do not support. See `Language`.
+        """
         if any(choice.needs_host for choice in draws.choices):
             return draw_by_options(self.draw, super().draw, contexts, tokens, noise, draws)
         slots = [context for context in contexts if isinstance(context, SlotContext)]

@@ -63,7 +63,7 @@ class PagePool:
         return self.capacity - len(self._free)
 
     def acquire(self, count: int) -> list[int]:
-        """Acquire `count` pages. Each of them then has one owner.
+        """Acquire `count` free pages, and return their numbers. Each of these pages then has one owner.
 
         Raises:
             CapacityError: If fewer pages are free.

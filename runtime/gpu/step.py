@@ -72,7 +72,7 @@ class StepRunner:
                 self._graphs[is_filtered] = memory.capture(partial(self._compute, is_filtered=is_filtered))
 
     def run(self, tokens: Rows, positions: Rows, sources: Rows, targets: Rows, noise: Array) -> StepResult:
-        """Process one token of each stream.
+        """Process one token of each stream, and return the results on the host.
 
         Args:
             tokens, positions: Token of each stream, and its position. There are at most `size` streams.
@@ -100,7 +100,8 @@ class StepRunner:
         return self.step(is_filtered=draws.are_filtered)
 
     def step(self, *, is_filtered: bool) -> StepOutput:
-        """Run the step with the inputs that were set last. The output on the device is valid until the next step."""
+        """Run the step with the inputs that were set last, and return its output. The output is on the device and valid
+        until the next step."""
         if not self._graphs:
             return self._compute(is_filtered=is_filtered)
         graph, output = self._graphs[is_filtered]

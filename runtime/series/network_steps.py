@@ -240,8 +240,8 @@ class _HandleCache:
         self._handle: Handle | None = None
 
     def handle_of(self, pool: Handle, options: Handle) -> tuple[KernelHandles, Handle]:
-        """Return all handles, and a handle of them. The caller must keep the former alive while the latter is in
-        use."""
+        """Return all handles, and one handle that refers to all of them. The caller must keep the first value alive
+        while the second one is in use."""
         handles = KernelHandles(self._weights, pool, options, self._buffers, *self._entries)
         key = pool.address, options.address, id(pool.kind), id(options.kind)
         if self._handle is None or key != self._last:

@@ -44,7 +44,8 @@ class Sealer:
         self._audience = audience
 
     def seal(self, plaintext: bytes, scope: StateScope, purpose: str) -> bytes:
-        """Encrypt and authenticate a plaintext. The result is `OVERHEAD_BYTES` longer.
+        """Encrypt and authenticate a plaintext, and return the sealed bytes. They are `OVERHEAD_BYTES` longer than the
+        plaintext.
 
         Args:
             plaintext: Bytes to seal.
@@ -87,7 +88,7 @@ class Sealer:
 
 
 def _derive(master: bytes, salt: bytes) -> tuple[bytes, bytes]:
-    """Derive the subkey and the nonce of a seal."""
+    """Return the subkey and the nonce of a seal, which are derived from the master key and the salt."""
     hkdf = HKDF(algorithm=SHA256(), length=KEY_BYTES + NONCE_BYTES, salt=salt, info=_FORMAT)
     material = hkdf.derive(master)
     return material[:KEY_BYTES], material[KEY_BYTES:]

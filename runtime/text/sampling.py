@@ -226,8 +226,8 @@ def _typical(weights: Reals, typical_p: float) -> NDArray[np.int64]:
 def _nucleus(weights: Reals, scores: Reals, top_p: float) -> NDArray[np.int64]:
     """Return the indices of the smallest set of the best tokens with mass `top_p`. Ties are ordered by index.
 
-    Most tokens have almost no weight, so only the few best are sorted at first. All are sorted if these are not
-    sufficient.
+    Most tokens have almost no weight, so only the best tokens are sorted at first. All tokens are sorted if the mass of
+    the sorted ones is not sufficient.
     """
     for count in (SORTED_FIRST, weights.size):
         least = np.partition(scores, -count)[-count] if count < scores.size else -np.inf

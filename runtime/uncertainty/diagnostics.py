@@ -111,7 +111,8 @@ def diagnose(
 
 
 def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Sequence[float]) -> list[FilterWarning]:
-    """Check for horizons beyond the furthest one that the model was trained for."""
+    """Return a warning if a horizon is beyond the furthest one that the model was trained for. Otherwise, return an
+    empty list."""
     leads = [(lead.horizon, lead.steps or (lead.horizon / step if step else 0.0)) for lead in checks.leads]
     leads += [(lead, lead / step if step else 0.0) for lead in ahead]
     far = sorted(lead for lead in leads if lead[1] >= model.farthest + 0.5)
@@ -127,7 +128,8 @@ def _check_furthest(model: Model, checks: ForecastChecks, step: float, ahead: Se
 def _check_step(
     model: Model, checks: ForecastChecks, observations: int, probability: float, names: Sequence[str]
 ) -> list[FilterWarning]:
-    """Check the one-step intervals of each component. If no component fails, check those of all components together."""
+    """Return warnings about the one-step intervals of single components. If there are none, check the intervals of all
+    components together."""
     by_code: dict[WarningCode, list[int]] = {}
     for a, component in enumerate(checks.components if len(checks.components) > 1 else []):
         if code := _failure(
@@ -158,7 +160,8 @@ def _name_columns(checks: ForecastChecks, failed: list[int], names: Sequence[str
 def _check_leads(
     model: Model, checks: ForecastChecks, observations: int, probability: float, followed: int, *, has_failed: bool
 ) -> list[FilterWarning]:
-    """Check the intervals at the horizons. A horizon of one step is checked only if `_check_step` found nothing."""
+    """Return warnings about the intervals at the horizons. A horizon of one step is checked only if `_check_step` found
+    nothing."""
     found = []
     components = checks.scored / observations if observations else 1.0
     for number, lead in enumerate(checks.leads):

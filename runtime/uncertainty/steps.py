@@ -186,8 +186,8 @@ class Steps:
         return len(self.times)
 
     def add_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
-        """Add the log-likelihoods and the tallies of these observations to sums, in order, and return the new sums. The
-        bits do not depend on how a series is split."""
+        """Add the log-likelihoods and the counts of these observations to sums, one observation after another, and
+        return the new sums. The bits of the sums do not depend on how a series is split into parts."""
         likelihoods = np.concatenate(([log_likelihood], self.outputs.log_likelihood))
         tallies = np.concatenate((tally[None], self.outputs.tally))
         # NumPy adds in order along the rows. cumsum, which a vector needs for that, takes eight times as long.

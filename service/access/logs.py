@@ -57,7 +57,8 @@ def log_fields(record: logging.LogRecord) -> dict[str, Any]:
 
 
 def traceback_text(error: BaseException) -> str:
-    """Format an exception as a traceback without exception messages. Its causes come first."""
+    """Return the traceback of an exception as text, without exception messages. The tracebacks of its causes come
+    first."""
     text = "".join(traceback.format_tb(error.__traceback__)) + f"{type(error).__module__}.{type(error).__qualname__}"
     if isinstance(error, BaseExceptionGroup):
         text = "\ntogether with\n".join([text, *(traceback_text(part) for part in error.exceptions)])

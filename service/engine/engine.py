@@ -174,7 +174,7 @@ class Engine:
         return self._submit(GenerateJob(stage, model, options, reader, lease, capacity))
 
     def numbers_per_token(self, model_name: str | None, top: int, *, with_latents: bool) -> int:
-        """Estimate how many numbers a reply contains for each token.
+        """Return an estimate of how many numbers a reply contains for each token.
 
         Args:
             top: Number of alternatives for each token.
@@ -203,7 +203,7 @@ class Engine:
             )
 
     def language_state(self, model_name: str | None) -> StateKind:
-        """Return the kind of the states of a language model.
+        """Return the identity of a language model for its states, and the maximum size of its states.
 
         Raises:
             NotFound: If there is no such model.
@@ -245,7 +245,8 @@ class Engine:
         return model_name in auto.RETIRED and model_name not in self.models.filters
 
     def filter_state(self, model_name: ModelChoice, size: int | None = None) -> StateKind:
-        """Return the kind of the states of a filter for observations with `size` components.
+        """Return the identity of a filter for its states, and the maximum size of its states, for observations with
+        `size` components.
 
         Raises:
             NotFound: If there is no such model.
@@ -274,7 +275,7 @@ class Engine:
         return self._submit(self._filter_job(model_name, model, options))
 
     def filter_part(self, model_name: ModelChoice, options: FilterOptions, index: int) -> Part:
-        """Return one series for `filter_many`. It is the series with the position `index` in the request.
+        """Return the series at position `index` of a request in the form that `filter_many` expects.
 
         Raises:
             InvalidRequest, NotFound: If an option is invalid, the reply is too large, or there is no such model.

@@ -83,7 +83,8 @@ class HTTPConnection(Connection):
             self.current.disconnect()
 
     def eof_received(self) -> bool:
-        """Handle the end of the client's input. The client may still be waiting for responses."""
+        """Handle the end of the client's input. Return True if the connection must stay open, because the client may
+        still be waiting for responses."""
         self._is_half_closed = True
         if self._phase == "lingering":
             self.transport.close()

@@ -64,7 +64,7 @@ class HealthStatus:
     def from_processes(
         cls, processes: Iterable[Child], *, tick: float, stall: float, is_stopping: bool
     ) -> HealthStatus:
-        """Determine the health of the processes from their heartbeats.
+        """Return the health of the server, which is determined from the heartbeats of its processes.
 
         Args:
             tick: Seconds between two checks of the heartbeats. `silent_ticks` of a process is the number of checks

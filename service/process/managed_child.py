@@ -28,7 +28,7 @@ class StartedProcess:
     async def start(
         cls, program: Sequence[str], descriptors: Sequence[int] = (), gpu: int | None = None
     ) -> StartedProcess:
-        """Start a process.
+        """Start a process, and return an object that represents it.
 
         Args:
             program: Command of the process. The file descriptor of its channel is appended.
@@ -91,7 +91,7 @@ class Child:
 
     @classmethod
     async def start(cls, started: StartedProcess, index: int, snapshot: Snapshot, hello: Mapping[str, Any]) -> Child:
-        """Send the settings to a process that has started.
+        """Send the settings to a process that has started, and return an object that represents the process.
 
         Args:
             index: Index of the process.

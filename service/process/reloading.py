@@ -72,7 +72,8 @@ class BundleStore:
         self._copies = 0
 
     async def copy(self) -> Snapshot:
-        """Copy the current content of the bundle directories. The caller must check the copy, and later discard it.
+        """Copy the current content of the bundle directories, and return the copy. The caller must check the copy, and
+        later discard it.
 
         Raises:
             BundlesRefused: If the bundles cannot be read, or are too large.

@@ -351,7 +351,7 @@ class Supervisor:
             self._reloading.cancel()
 
     async def _end_when_stopping(self, child: Child) -> None:
-        """When the server stops, make the process drain. Kill it if it does not exit in time."""
+        """When the server stops, make the process drain. Kill the process if it does not exit in time."""
         await self._stopping.wait()
         child.signal(signal.SIGTERM)
         await asyncio.sleep(self._settings.server.shutdown_grace_seconds + CLOSE_SECONDS)

@@ -84,7 +84,7 @@ def _plain(name: str) -> str:
 
 
 def _of_fields(message: str) -> str:
-    """Replace names of command-line options in a message by names of request fields."""
+    """Return a message in which names of command-line options are replaced by names of request fields."""
     return re.sub(r"--(\w+(?:-\w+)*)", lambda option: f"`{option[1].replace('-', '_')}`", message)
 
 

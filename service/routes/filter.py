@@ -119,7 +119,8 @@ async def _prepare(
 
 
 async def _part(request: Request, engine: Engine, body: FilterRequest, place: int) -> tuple[Part, RunningFilter]:
-    """Prepare the filtering of one series in a request with several series."""
+    """Prepare the filtering of one series in a request with several series. Return the series for the engine, and the
+    running request from which its reply is built."""
     choice, name, passes, exchange, options = await _prepare(request, engine, body)
     part = engine.filter_part(choice, options, place)
     return part, RunningFilter(request, part.job, name, passes, exchange, engine.retirement_warnings(body.model))

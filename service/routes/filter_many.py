@@ -135,7 +135,7 @@ class SeriesBatch:
 
     @classmethod
     async def of(cls, body: FilterRequest, request: Request, begin: Begin) -> SeriesBatch:
-        """Validate all series of a request. Other tasks can run in between."""
+        """Validate all series of a request, and return the batch. Other tasks can run during the validation."""
         batch = cls(body, request)
         shared = body.model_dump(exclude={"series", "stream"}, exclude_unset=True)
         pause = _Pauses(request.app.state.cooperative)

@@ -232,7 +232,7 @@ async def _submit(
 async def submit_prompts(
     request: Request, engine: Engine, model: str | None, options: Sequence[GenerateOptions], tokens: int
 ) -> list[GenerateJob]:
-    """Submit one job for each prompt. If a job is rejected, the jobs before it are cancelled.
+    """Submit one job for each prompt, and return the jobs. If a job is rejected, the jobs before it are cancelled.
 
     Args:
         options: Options of each job.

@@ -167,7 +167,8 @@ def evaluate_model(
 def evaluate_passes(
     path: Path, files: list[Path], *, length: int = LENGTHS[-1], limit: int | None = None
 ) -> list[PassesScore]:
-    """Score the recurrent mode of a run or bundle with each number of reweighting passes, and measure its cost.
+    """Score the recurrent mode of a run or bundle with each number of reweighting passes, and measure its cost. Return
+    one score per number of passes.
 
     Args:
         path, files, limit: See `evaluate_model`.

@@ -251,7 +251,7 @@ def _mixed(
 
 
 def standard(values: np.ndarray) -> np.ndarray:
-    """Standardise `values` `[B, N]` to mean 0 and variance 1. Constant series become zeros."""
+    """Return `values` `[B, N]`, standardised to mean 0 and variance 1. Constant series become zeros."""
     centred = values - values.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
     return np.divide(centred, spread, out=np.zeros_like(centred), where=spread > 1e-9)

@@ -226,7 +226,8 @@ class RecurrentJob(Job):
         return self.pool_slot
 
     def pack(self) -> PackedState:
-        """Pack the current state and the window for late rows. Call this on the worker thread of the job."""
+        """Return the current state and the window for late rows as bytes, with the number of observations. Call this on
+        the worker thread of the job."""
         state, model = self.current_state(), self.filtering.model
         window = b"" if self.window is None else self.window.pack(model)
         return PackedState(model.pack(state) + window, state.count)
