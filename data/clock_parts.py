@@ -242,7 +242,7 @@ def _with_milliseconds(parts: dict[str, str], lower: Mapping[str, str], columns:
 
 
 def calendar_columns(columns: Mapping[str, Any]) -> list[str]:
-    """Return the columns that repeat a part of the times, such as the year or the hour of a date."""
+    """Return the columns that repeat a part of the times, such as a column with the year or the hour of each date."""
     lower = {name.strip().lower(): name for name in reversed(list(columns))}
     found = [_numbered(kind, lower, columns) for kind in NUMBERED]
     decimal = [name for text, name in lower.items() if re.fullmatch(DECIMAL_DATE, text)]

@@ -76,8 +76,8 @@ def _is_like(first: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
 def count_descriptions(rows: Sequence[Sequence[str]]) -> int:
     """Return the number of rows directly below a header that describe the columns.
 
-    Such rows have no digits, no digits in their first cell, or only types as in files of the USGS. The rows below them
-    have digits in their first cell.
+    These rows have no digits, no digits in their first cell, or only types, as in files of the USGS. The rows below
+    them have digits in their first cell.
     """
 
     def describes(row: Sequence[str]) -> bool:

@@ -178,7 +178,7 @@ def _near_usual(steps: np.ndarray) -> int:
 
 
 def _fewest(codes: dict[str, np.ndarray], times: np.ndarray) -> tuple[str, ...]:
-    """Return the label columns without those that are not needed to distinguish rows with the same time."""
+    """Return the label columns that are needed to distinguish rows with the same time."""
     kept = dict(codes)
     for name in reversed(codes):
         others = [found for other, found in kept.items() if other != name]

@@ -28,7 +28,7 @@ def display_name(source: str | Path) -> str:
 
 
 def display_names(sources: Sequence[str]) -> list[str]:
-    """Return the file name of each source. If several sources have the same file name, return them as given."""
+    """Return the file name of each source. Sources that share their file name with others are returned unchanged."""
     names = [display_name(source) for source in sources]
     return [name if names.count(name) == 1 else source for name, source in zip(names, sources, strict=True)]
 

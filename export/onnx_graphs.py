@@ -244,6 +244,7 @@ def _without_data(name: str, kind: int, shape: Sequence[int]) -> TensorProto:
 
 def _separate_transposed(graph: onnx.GraphProto) -> set[str]:
     """Add a separate constant for the transposed use of a tied weight, such as the output layer of a tied embedding.
+    Return the names of the added constants.
 
     At load, the runtime transposes a weight only once if all of its uses are transposed.
     """

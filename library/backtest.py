@@ -112,8 +112,8 @@ class Backtest:
 
     @classmethod
     def joined(cls, found: Mapping[str, Backtest]) -> Backtest:
-        """Join the results of several files. The name of the file is put before the names of its series. Windows that
-        match no file remain in `unmatched`."""
+        """Join the results of several files. The names of the series are preceded by the name of their file. Windows
+        that match no file remain in `unmatched`."""
         series = (
             replace(one, name=f"{file}: {one.name}" if one.name else file)
             for file, each in found.items()

@@ -141,7 +141,7 @@ class TableFilter:
         return pa.array(states, pa.large_binary())
 
     def keys(self, table: pa.Table) -> list[Hashable]:
-        """Return the keys of the series that occur in a table."""
+        """Return the key of each series that occurs in a table."""
         return _keys(table, self.columns.key)[1]
 
     def forget_all_but(self, table: pa.Table) -> None:

@@ -112,8 +112,8 @@ GATE_STARTS = {"open": (0.1, -4.0), "balanced": (1.0, 0.0), "linear": (0.1, 0.0)
 class ConfidenceGate(nn.Module):
     """Combines an estimate v̄ with the value v of the token: g v̄ + (1 - g) v, where g depends on the evidence p.
 
-    g = sigmoid(a log p - b) (RFA C.4). With kind "linear", g = sigmoid(a p - b), and the result is
-    (1 - delta) g v̄ + delta v (AFA B.2).
+    In general, g = sigmoid(a log p - b) (RFA C.4). With kind "linear", g = sigmoid(a p - b), and the result is (1 -
+    delta) g v̄ + delta v (AFA B.2).
     """
 
     def __init__(self, heads: int, kind: Confidence) -> None:

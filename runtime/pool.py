@@ -78,7 +78,7 @@ class StatePool:
 
     @property
     def host_bytes_per_slot(self) -> int:
-        """Main memory of a used slot in bytes."""
+        """Main memory in bytes that a slot takes once it has been used."""
         return sum(array.nbytes for array in self.arrays.values()) // self.capacity + BOOKKEEPING_BYTES
 
     @property

@@ -64,7 +64,7 @@ class SeriesBatch(NamedTuple):
     Attributes:
         tokens: Tokens, `[B, N, FEATURES]`.
         ends: Number of cells up to the end of each token, `[B, N]`.
-        asked: The horizons.
+        asked: Horizons of the forecasts, with their paths.
         targets: asinh((y - c) / s), `[B, N, K]`, where y are the values at the horizons, and c and s are the centre and
             the scale of the token.
         weights: 1 if there is a target, else 0, `[B, N, K]`.

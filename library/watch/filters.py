@@ -158,7 +158,8 @@ class QueryFilter:
 
     @property
     def latest(self) -> Mapping[str, Array]:
-        """Outputs of the last row of each series by slot, with NaN for missing outputs. Empty before the first row."""
+        """Outputs of the last row of each series by slot, with NaN for missing outputs. The mapping is empty before the
+        first row."""
         return {} if self._latest is None else self._latest.arrays
 
     # Rows of observations.

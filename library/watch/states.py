@@ -42,7 +42,7 @@ class PackedStates:
         runtime: The model.
 
     Attributes:
-        packed: Compressed states, by number of the series.
+        packed: Compressed state of each series, by the number of the series.
         bytes: Total size of the compressed states in bytes.
     """
 

@@ -99,8 +99,8 @@ class Watch:
         self._router = Router(config.query)
 
     def reload(self, path: Path) -> bool:
-        """Replace the configuration. If the new one is invalid, the current one is kept. Return whether it was
-        replaced.
+        """Replace the configuration. If the new configuration is invalid, the current one remains in use. Return
+        whether the configuration was replaced.
 
         Listening addresses and the storage of the states do not change. The states of queries with the same expression,
         type and model are kept. The other queries read their history first.

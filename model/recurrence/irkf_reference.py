@@ -43,7 +43,7 @@ class IRKFState(NamedTuple):
 
 
 def _reweighted(residual2: Tensor, inverse_variance: Tensor, nu: Tensor, complex_dims: int) -> Tensor:
-    """Return the Student-t weight (nu + D) / (nu + d²), in a form that gives 1 for nu = inf."""
+    """Return the Student-t weight (nu + D) / (nu + d²). It is computed in a form that gives 1 for nu = inf."""
     return (1 + complex_dims / nu) / (1 + residual2 * inverse_variance / nu)
 
 

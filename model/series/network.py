@@ -116,7 +116,7 @@ class SeriesNetwork(nn.Module):
         Args:
             tokens: Tokens of the series, `[B, N, FEATURES]`.
             ends: Number of cells up to each token, `[B, N]`, non-decreasing.
-            asked: The horizons.
+            asked: Horizons for each token, with their paths.
         """
         states: Tensor = self.head(self.states(tokens, ends), asked)
         return states

@@ -156,7 +156,7 @@ class CompiledSteps:
         return cls(LinearFilterConfig(**bundle.config), leads, PassesRange.of(bundle))
 
     def joined(self, parts: Mapping[str, Array]) -> Array:
-        """Return the flat state that consists of the given parts. Missing parts are 0."""
+        """Return the flat state that consists of `parts`. Parts that are missing are 0."""
         state = np.zeros(self._numbers)
         for name, part in parts.items():
             state[self._places[name]] = part.ravel()

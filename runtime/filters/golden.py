@@ -42,8 +42,8 @@ def filter_tasks(
 ) -> tuple[list[CompileTask], list[CompileTask]]:
     """Return two lists of tasks that prepare a filter.
 
-    The tasks in the first list compile parts of the kernels. Those in the second list compile the rest and run the
-    golden cases. They must run after the first tasks of all filters.
+    The tasks in the first list compile parts of the kernels. The tasks in the second list compile the rest and run the
+    golden cases. They must run after the tasks in the first lists of all filters.
 
     Args:
         bundle: Bundle of the filter.

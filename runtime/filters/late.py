@@ -249,8 +249,8 @@ class LateWindow:
 
     @classmethod
     def unpack(cls, data: bytes, states: Any, length: float, totals: Any) -> LateWindow:
-        """Create a window from packed bytes. The totals exclude its rows. If `is_behind` is true, continue from
-        `first_state`.
+        """Create a window from packed bytes. Its totals do not include the rows of the window. If `is_behind` is true,
+        these rows must be filtered again from `first_state`.
 
         Args:
             data: Packed bytes.
@@ -280,8 +280,8 @@ class LateWindow:
 
 
 def split_state(payload: bytes, states: FilterStates) -> tuple[bytes, bytes]:
-    """Split a packed state into the state of the stream and the packed window. The latter is empty if the state has no
-    window."""
+    """Split a packed state into the state of the stream and the packed window. If the state has no window, the packed
+    window is empty."""
     size = states.state_bytes
     return (payload[:size], payload[size:]) if payload[size:].startswith(_MAGIC) else (payload, b"")
 
@@ -308,7 +308,8 @@ def held_bytes(model: Any) -> int:
 
 
 def _inputs_of(row: Row) -> list[Any]:
-    """Return the fields of a row for comparison. Unknown future values are None, so that equal rows compare equal."""
+    """Return the fields of a row by which rows are compared. Unknown future values are None, so that rows with the same
+    unknown values are equal."""
     known = row.input if row.input is None else [None if x is None or math.isnan(x) else x for x in _as_list(row.input)]
     return [known if name == "input" else getattr(row, name) for name in _ROW_FIELDS]
 

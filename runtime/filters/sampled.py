@@ -86,7 +86,7 @@ def moved(found: Spectrum, lag: float) -> Array:
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Return the noise over a lag, `[n, n]`, for the noise `rate` per unit time."""
+    """Return the noise over a lag, `[n, n]`, given the noise per unit time, `rate`."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 

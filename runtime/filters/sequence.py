@@ -242,7 +242,7 @@ class Memory:
         return {"lag": lags, "valid": valid, **{f"cache.{name}": rows for name, rows in self._rows.items()}}
 
     def add(self, outputs: dict[str, Array]) -> None:
-        """Add an observation to the cache. `outputs` are those of the graph."""
+        """Add an observation to the cache. `outputs` are the outputs of the graph for this observation."""
         for name, rows in self._rows.items():
             rows[:, self._count] = outputs[f"row.{name}"]
         self._count += 1

@@ -46,8 +46,8 @@ class BufferPool:
 
     @contextmanager
     def borrow(self, key: Key, make: Callable[[], Any]) -> Iterator[Any]:
-        """Provide a buffer for a key during a context. It is created by `make` if none is idle. It may contain values
-        of an earlier call."""
+        """Provide a buffer for a key during a context. If no buffer is idle, `make` creates one. An idle buffer may
+        contain values of an earlier call."""
         buffer = self._pop_idle(key) or self._add(key, make())
         try:
             yield buffer.content

@@ -39,7 +39,7 @@ def clock_seasons(step: float) -> np.ndarray:
     """Return the seasons of a series whose rows are `step` seconds apart, in numbers of rows, `[LAGS]` int64.
 
     There is one season for each band of lags. It is the shortest of hour, day, week and year that lies in the band and
-    is nearly an integer number of rows. It is 0 if there is none.
+    is nearly an integer number of rows. If none of these periods qualifies, the season is 0.
     """
     found = np.zeros(LAGS, np.int64)
     for cycle in ((HOUR,) if step < HOURLY_UNTIL else ()) + (DAY, WEEK, YEAR):

@@ -73,12 +73,12 @@ class Cuts:
 
     def first(self, text: str, begin: int, end: int) -> int | None:
         """Return the first position in [begin, end), where begin > 0. Positions before a space are preferred. Return
-        None if there is none."""
+        None if the text cannot be cut in this range."""
         return next(self._places(text, begin, end, 1), None)
 
     def last(self, text: str, begin: int, end: int) -> int | None:
         """Return the last position in [begin, end), where begin > 0. Positions before a space are preferred. Return
-        None if there is none."""
+        None if the text cannot be cut in this range."""
         return next(self._places(text, begin, end, -1), None)
 
     def _places(self, text: str, begin: int, end: int, step: int) -> Iterator[int]:

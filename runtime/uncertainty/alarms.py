@@ -179,12 +179,13 @@ def _is_range(limits: Any) -> bool:
 
 
 def is_most(alarms: Alarm, step: float) -> bool:
-    """Return whether a rate per time exceeds LARGEST_RATE. `step` is the typical lag."""
+    """Return whether the requested rate per unit of time exceeds LARGEST_RATE alarms per typical lag. `step` is the
+    typical lag."""
     return alarms.rule.per_time * step > LARGEST_RATE
 
 
 def count_alarms(observations: float, expected: float, raised: float) -> AlarmChecks | None:
-    """Compare the number of raised alarms with that of expected ones, with a Wilson interval. Return None if no
+    """Compare the number of raised alarms with the number of expected alarms, with a Wilson interval. Return None if no
     observation could be an alarm."""
     if not observations:
         return None

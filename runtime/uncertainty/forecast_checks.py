@@ -59,13 +59,13 @@ _RARE = NormalDist().inv_cdf(0.999)
 
 
 def columns(levels: int, horizon: int = 0, size: int = 0) -> int:
-    """Return the length of a tally. It contains the common counts, those of each horizon and those of each
+    """Return the length of a tally. A tally contains the counts of all observations, of each horizon and of each
     component."""
     return _INSIDE + levels + horizon * (2 + levels) + size * (1 + levels)
 
 
 def no_checks(levels: int, horizon: int = 0, size: int = 0) -> Array:
-    """Return a tally without observations."""
+    """Return a tally in which all sums are 0."""
     return np.zeros(columns(levels, horizon, size))
 
 

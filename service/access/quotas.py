@@ -50,7 +50,8 @@ Clock = Callable[[], float]
 
 
 class Bucket:
-    """Token bucket that fills at `rate` per second, up to `BURST_SECONDS`. A negative level is a debt."""
+    """Token bucket that fills at `rate` per second. It holds at most the amount of `BURST_SECONDS`. A negative level is
+    a debt."""
 
     def __init__(self, rate: float, clock: Clock) -> None:
         self.rate = rate

@@ -146,8 +146,8 @@ def series_bytes(shape: StepShape, count: int) -> int:
 
 
 def many_bytes(held: Sequence[int], ahead: int, threads: int) -> int:
-    """Return the memory of the completed series that wait to be encoded or are being encoded at the same time, in
-    bytes.
+    """Return the memory in bytes of the completed series that are not yet sent: those that wait to be encoded, and
+    those that are being encoded.
 
     Args:
         held: Result of `series_bytes` for each series.

@@ -69,8 +69,8 @@ class Served:
     def get_stages(self, model: FilterRuntime) -> FilterStages:
         """Return the stages of a filter.
 
-        A filter that accepts any number of columns has separate stages for each number. They are cached while they are
-        in use. Of those that are not in use, up to `MAX_SIZES` are kept.
+        A filter that accepts any number of columns has separate stages for each number. The stages for a number are
+        cached while they are in use. Up to `MAX_SIZES` stages that are not in use are cached as well.
         """
         key = model.name, model.observation_size, model.covariates
         if key in self.stages:

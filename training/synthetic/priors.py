@@ -17,7 +17,7 @@ def log_uniform(rng: np.random.Generator, low: float, high: float, count: int | 
 
 
 def chance(rng: np.random.Generator, probability: float, count: int) -> np.ndarray:
-    """Return 1 with the given probability and otherwise 0, for each series, `[B, 1]`."""
+    """Return an array `[B, 1]` with one value per series, which is 1 with the given probability and otherwise 0."""
     return (rng.random((count, 1)) < probability).astype(np.float64)
 
 

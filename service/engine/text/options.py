@@ -130,8 +130,8 @@ class PromptLimits:
     reply_numbers: int = 1 << 62
 
     def max_prompt_tokens(self, options: GenerateOptions) -> int:
-        """Return the number of tokens to read from the end of a prompt. It is `truncate`, but at most one more than the
-        limit."""
+        """Return the number of tokens to read from the end of a prompt. It is the option `truncate`, but at most one
+        more than the maximum number of prompt tokens."""
         most = self.prompt_tokens + 1
         return most if options.truncate is None else min(options.truncate, most)
 
