@@ -298,7 +298,8 @@ def parse_lead(text: str, row: float) -> float:
 
 
 def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
-    """Return the range from `--min` to `--max`. If an option is missing, the range is not limited on that side.
+    """Return the lower and the upper limit that `--min` and `--max` set. If an option is missing, its limit is
+    infinite.
 
     Raises:
         ValueError: If the minimum is not below the maximum.

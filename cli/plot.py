@@ -172,7 +172,7 @@ def _draw_panel(axes: Any, one: Filtered, k: int, begin: int, is_largest: np.nda
 
 
 def y_limits(one: Filtered, k: int, begin: int) -> tuple[float, float]:
-    """Return the limits of the value axis of column `k` from row `begin` on.
+    """Return the lower and the upper limit of the value axis of column `k` from row `begin` on.
 
     The axis contains all values, estimates, forecasts and intervals, except the estimates and intervals of the first
     rows, which can be very wide.

@@ -113,7 +113,8 @@ def _usual_clock(columns: dict[str, Any]) -> str | None:
 
 
 def _hour_column(columns: dict[str, Any]) -> str | None:
-    """Return the first column that is called hour and contains the hours of consecutive days, without a date."""
+    """Return the first column that is called hour and contains the hours of consecutive days, without a date. Return
+    None if there is no such column."""
     for name, column in columns.items():
         numbers = _all_numbers(column) if is_hour_name(name) else None
         if numbers is not None and first_hour(numbers) is not None:
@@ -313,8 +314,9 @@ def _is_constant(column: Any) -> bool:
 
 
 def _numeric_clock(columns: dict[str, Any]) -> str | None:
-    """Return the first column of years, compact dates, Excel days, or units since 1970, or otherwise of increasing
-    seconds."""
+    """Return the first column of years, compact dates, Excel days, units since 1970 or increasing elapsed times. If
+    there is none, return the first column whose numbers increase in equal steps like times. Return None if there is no
+    such column either."""
     for position, (name, column) in enumerate(columns.items()):
         numbers = numeric_sample(column)
         if numbers is None or (len(column) > 1 and np.ptp(numbers) == 0):

@@ -49,7 +49,9 @@ def find_layout(table: Table, by: Sequence[str], options: ReadOptions) -> Layout
     return the layout of the table.
 
     Args:
+        table: The table.
         by: Names of the key columns.
+        options: Options for reading the table.
 
     Raises:
         ValueError: If no column is the time and cells look like times, or a column has several time zones.
@@ -132,11 +134,11 @@ def _cut_sums(table: Table, rest: dict[str, Any], clock: str) -> tuple[Table, di
 
 
 def hours_from_unix(columns: dict[str, Any], times: np.ndarray) -> tuple[int, str] | None:
-    """Return the UTC offset of local times in hours, and the name of the column from which it was determined. The
-    offset is determined from a column of Unix times in the same rows. Return None if the table has no column of Unix
-    times.
+    """Return the UTC offset of local times in hours, and the name of the column from which it was determined. This
+    column contains the Unix times of the same rows. Return None if the table has no column of Unix times.
 
     Args:
+        columns: Columns of the table other than the time column.
         times: Local times in seconds, interpreted as UTC.
     """
     for name, column in columns.items():

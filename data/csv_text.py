@@ -147,7 +147,8 @@ def _read_other(text: str) -> Table | None:
 
 
 def _rewrite(text: str, encoded: bytes | None) -> tuple[str, bytes | None]:
-    """Convert the formats of some programs and instruments to CSV. Other text is returned unchanged."""
+    """Convert the formats of some programs and instruments to CSV. Other text is returned unchanged. Also return the
+    text in UTF-8 if it was not converted, and otherwise None."""
     rewritten = (rewrite(text) for rewrite in REWRITERS)
     if (changed := next(filter(None, rewritten), None)) is not None:
         text, encoded = changed, None

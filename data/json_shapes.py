@@ -21,7 +21,7 @@ TIME_DIMENSIONS: Final = ("time", "time_period", "tid", "year", "period", "jahr"
 
 
 def prometheus(document: Any) -> Rows | None:
-    """Convert a reply of Prometheus' HTTP API, which is a matrix, a vector or a scalar."""
+    """Convert a reply of Prometheus' HTTP API, which is a matrix, a vector or a scalar. Return None for other JSON."""
     data = document.get("data", document) if isinstance(document, Mapping) else None
     if not isinstance(data, Mapping) or "resultType" not in data:
         return None
@@ -35,7 +35,7 @@ def prometheus(document: Any) -> Rows | None:
 
 
 def influx(document: Any) -> Rows | None:
-    """Convert a reply of InfluxDB 1."""
+    """Convert a reply of InfluxDB 1. Return None for other JSON."""
     if not isinstance(document, Mapping) or not _are_objects(document.get("results")):
         return None
     rows = Rows()
@@ -48,12 +48,13 @@ def influx(document: Any) -> Rows | None:
 
 
 def graphite(document: Any) -> Rows | None:
-    """Convert a reply of Graphite's render API or of Grafana's simple JSON, in which the value is before its time."""
+    """Convert a reply of Graphite's render API or of Grafana's simple JSON, in which each value precedes its time.
+    Return None for other JSON."""
     return _tagged(document, "target", "datapoints", lambda pairs: [(pair[1], pair[0]) for pair in pairs])
 
 
 def opentsdb(document: Any) -> Rows | None:
-    """Convert a reply of OpenTSDB to a query."""
+    """Convert a reply of OpenTSDB to a query. Return None for other JSON."""
 
     def points(found: Any) -> list[tuple[int, Any]]:
         return [(int(pair[0]), pair[1]) for pair in (found.items() if isinstance(found, Mapping) else found)]
@@ -62,7 +63,8 @@ def opentsdb(document: Any) -> Rows | None:
 
 
 def _tagged(document: Any, label: str, field: str, points: Callable[[Any], list[tuple[Any, Any]]]) -> Rows | None:
-    """Convert a list of series, each with a label, tags, and times with values in `field`."""
+    """Convert a list of series, each with a label, tags, and times with values in `field`. Return None for other
+    JSON."""
     if not _are_objects(document) or not all(field in series for series in document):
         return None
     rows = Rows()
@@ -74,7 +76,8 @@ def _tagged(document: Any, label: str, field: str, points: Callable[[Any], list[
 
 
 def rrdtool(document: Any) -> Rows | None:
-    """Convert an export of rrdtool, which has a start, a step and a row of values for each time."""
+    """Convert an export of rrdtool, which has a start, a step and a row of values for each time. Return None for other
+    JSON."""
     meta = document.get("meta") if isinstance(document, Mapping) else None
     if not isinstance(meta, Mapping) or not {"start", "step", "legend"} <= meta.keys() or not document.get("data"):
         return None
@@ -86,8 +89,8 @@ def rrdtool(document: Any) -> Rows | None:
 
 
 def json_stat(document: Any) -> Rows | None:
-    """Convert a dataset in JSON-stat, a format of statistical offices, to a series for each combination of
-    categories."""
+    """Convert a dataset in JSON-stat, a format of statistical offices, to a series for each combination of categories.
+    Return None for other JSON."""
     inner = document.get("dataset", document) if isinstance(document, Mapping) else None
     if not isinstance(inner, Mapping) or not {"dimension", "value"} <= inner.keys():
         return None
@@ -119,7 +122,8 @@ def _categories(category: Mapping[str, Any]) -> list[str]:
 
 
 def gluonts(document: Any) -> Rows | None:
-    """Convert series of GluonTS, which have a start, a step and a list of values. Without a step, rows are numbered."""
+    """Convert series of GluonTS, which have a start, a step and a list of values. Without a step, rows are numbered.
+    Return None for other JSON."""
     listed = document if isinstance(document, list) else [document]
     if not _are_objects(listed) or not all(isinstance(series.get("target"), list) for series in listed):
         return None
@@ -132,7 +136,8 @@ def gluonts(document: Any) -> Rows | None:
 
 
 def home_assistant(document: Any) -> Rows | None:
-    """Convert Home Assistant's history, with a list for each entity, or its statistics, with a list for each name."""
+    """Convert Home Assistant's history, with a list for each entity, or its statistics, with a list for each name.
+    Return None for other JSON."""
     rows = Rows()
     if isinstance(document, list) and document and all(_are_objects(states) for states in document):
         for states in document:

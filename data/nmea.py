@@ -72,7 +72,7 @@ def _values(kind: str, cells: list[str]) -> dict[str, float | None]:
 
 def _degrees(text: str, side: str) -> float | None:
     """Convert an angle in degrees and minutes to degrees. The text 4807.038, for example, is 48 degrees and 7.038
-    minutes."""
+    minutes. Return None if the text is not an angle."""
     if (number := _number(text)) is None:
         return None
     whole, minutes = divmod(number, 100)

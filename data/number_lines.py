@@ -44,6 +44,7 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
     text.
 
     Args:
+        text: Text of the file.
         needs_decimals: Whether at least one number must have a decimal point or an equals sign before it, as
             measurements do.
 

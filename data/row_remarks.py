@@ -18,7 +18,8 @@ QUOTED_LINE: Final = re.compile(r'^"[^"]*"\s*$')
 
 
 def without_comments(text: str, start: int, encoded: bytes | None) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without comments among its rows, which begin at `start`."""
+    """Remove the comments among the rows of a text, which begin at `start`. Return the text; its UTF-8 encoding
+    `encoded` if nothing was removed, and otherwise None; and notes."""
     if len(text) > MOST_COMMENTED or "\n#" not in text or not _has_comments(text[start:]):
         return text, encoded, ()
     note = "lines among the rows that begin with # are skipped"
@@ -28,7 +29,8 @@ def without_comments(text: str, start: int, encoded: bytes | None) -> tuple[str,
 def without_headers(
     text: str, header: str, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without lines after `start` that repeat the header, as in concatenated files."""
+    """Remove the lines after `start` that repeat the header of a text, as in concatenated files. Return the same values
+    as `without_comments`."""
     pattern = re.compile(rf"^{re.escape(header)}\r?$\n?", re.MULTILINE)
     if not header or text.find(header, start) < 0 or not (count := len(pattern.findall(text, start))):
         return text, encoded, ()
@@ -45,10 +47,15 @@ def _has_comments(rows: str) -> bool:
 def without_footnotes(
     text: str, separator: str, width: int, start: int, encoded: bytes | None
 ) -> tuple[str, bytes | None, tuple[str, ...]]:
-    """Return the text without its last lines if they contain no separator, unlike the lines above them.
+    """Remove the last lines of a text if they contain no separator, unlike the lines above them. Return the same values
+    as `without_comments`.
 
     Args:
+        text: Text of the file.
+        separator: Separator of the cells.
         width: Number of cells of a row.
+        start: Position in the text at which the rows begin.
+        encoded: The text in UTF-8, if it is available.
     """
     count, size = 0, 0
     lines = text[max(start, len(text) - TAIL) :].splitlines(keepends=True)[1:]

@@ -178,6 +178,8 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
     It is specified by the name of the time column or by another column. Return None if it is not specified.
 
     Args:
+        clock: Name of the time column.
+        columns: Columns of the table.
         names: Columns that were joined to the time column.
 
     Raises:

@@ -36,6 +36,7 @@ def melt_wide(table: Table, by: Sequence[str]) -> Table:
     other columns are repeated for each value.
 
     Args:
+        table: The table.
         by: Names of the key columns.
 
     Raises:

@@ -102,8 +102,10 @@ def calibrate_language(model: LanguageModel, tokens: NDArray[Any], *, window: in
     """Return the content of calibration.json.
 
     Args:
+        model: The language model.
         tokens: Token ids of the validation split. Every second window is used for fitting, and the others for
             evaluation.
+        window: Number of tokens per window.
 
     Raises:
         ValueError: If there are fewer tokens than in two windows.

@@ -196,7 +196,8 @@ def with_covariates(filters_of: Filters) -> Filters:
 
 
 def covariate_inputs(series: Series, horizon: Sequence[float]) -> CovariateInputs | None:
-    """Return the values of the known columns of a series, at its rows and at the given horizons."""
+    """Return the values of the known columns of a series, at its rows and at the given horizons. Return None if the
+    series has no known columns."""
     covariates = series.covariates
     if covariates is None:
         return None

@@ -92,17 +92,17 @@ class OutputOptions:
 
     @property
     def alarms(self) -> Alarm:
-        """The alarm options in the form that the filter uses."""
+        """Alarm options in the form that the filter uses."""
         return alarm_of(self.alarm, self.tz)
 
     @property
     def range(self) -> tuple[float, float]:
-        """The lowest and highest possible value, in the form that the filter uses."""
+        """Lowest and highest possible value, in the form that the filter uses."""
         return value_range(*self.limits, ("minimum", "maximum"))
 
     @property
     def readout(self) -> ReadoutOptions:
-        """The options in the form that the filter uses."""
+        """Options of the outputs in the form that the filter uses."""
         utc_offsets = UtcOffsets.of_zone(self.tz)
         return ReadoutOptions(alarm=self.alarms, range=self.range, weights=self.weights, utc_offsets=utc_offsets)
 

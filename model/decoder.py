@@ -155,8 +155,8 @@ class Decoder:
     def _step_by_kernels(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Compute `step_between` with five kernel launches per layer: four fused products and the update of the
-        slots."""
+        """Return the results of `step_between`, computed with five kernel launches per layer: four fused products and
+        the update of the slots."""
         from rfa.model import decoder_triton as kernels
         from rfa.model import product_triton as products
 

@@ -124,7 +124,7 @@ class RobustMixer(TokenMixer):
         return q.reshape(shape), k.reshape(shape), v.reshape(shape)
 
     def rotated(self, x: Tensor, phase: Tensor, mode: Mode) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the output of `projected` in the rotating frame, in float32 or higher precision."""
+        """Return the queries, keys and values of `projected` in the rotating frame, in float32 or higher precision."""
         q, k, v = (part.to(phase.dtype) for part in self.projected(x, mode))
         if self.config.unit_norm:
             q, k = F.normalize(q, dim=-1), F.normalize(k, dim=-1)

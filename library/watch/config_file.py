@@ -115,7 +115,8 @@ def _parse_yaml(text: str, name: str) -> Any:
 
 
 def _line_of(text: str, location: tuple[int | str, ...]) -> int | None:
-    """Return the line number of a key in TOML. If the key is missing, return the line number of its table."""
+    """Return the line number of a key in TOML. If the key is missing, return the line number of its table, or None if
+    the table is missing as well."""
     counts: dict[str, int] = {}
     best, found, table = 0, None, list[int | str]()
     for number, line in enumerate(text.splitlines(), 1):

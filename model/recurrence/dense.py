@@ -318,6 +318,10 @@ def dense_update(
     ignored.
 
     Args:
+        mean, covariance: Predicted state, `[..., n]` and `[..., n, n]`.
+        observation, present: Observation, and 1 for each observed component and 0 for the others, `[..., P]`.
+        sensor: Observation model.
+        robustness: Parameters of the robust weights.
         suspicion: State of the test for jumps, with the offset at the time of the observation. If None, there is no
             test.
         noise_counts: Counts of the factors of `robustness`, `[..., K]`. If None, the rule is "capped".

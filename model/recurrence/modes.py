@@ -74,7 +74,8 @@ def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _for_distinct(at: Callable[[Tensor], tuple[Tensor, Tensor]], drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return `at(lag)`. It is computed once for equal lags, because a regular time grid has few distinct lags."""
+    """Return `at(lag)`. The function `at` is called only with the distinct lags, because a regular time grid has few of
+    them."""
     is_plain = lag.device.type == "cpu" and not lag.requires_grad and not torch.compiler.is_compiling()
     if not is_plain or lag.numel() * drift.basis_re.numel() < WORTH_SORTING:
         return at(lag)

@@ -208,6 +208,8 @@ class FilterRuntime(FilterStates):
         instead. Return the outputs and the trace of the batch.
 
         Args:
+            pool, batch: States of the streams, and their observations.
+            readout: Options of the outputs.
             inputs: Inputs to the state until each observation, per unit time, `[R, n]`.
         """
         batch = batch._replace(values=readout.hide_muted(batch.times, batch.values))

@@ -131,7 +131,8 @@ class Regression:
             pool.arrays[SHARED][slot], pool.arrays[COLUMNS][slot] = shared, columns
 
     def _run(self, pool: StatePool, effect: Effect, slot: int, rows: Array) -> tuple[Array, Array]:
-        """Write the effect at the rows of a stream. Return the state of the stream after them."""
+        """Write the effect at the rows of a stream. Return the state of the stream after these rows: the numbers that
+        its columns share, and the numbers of each column."""
         shared, columns = pool.arrays[SHARED][slot].copy(), pool.arrays[COLUMNS][slot].copy()
         seen, ahead, bounds = (part[rows] for part in (effect.seen, effect.ahead, effect.bounds))
         regress_rows(shared, columns, effect.inputs[rows], effect.values[rows], self.count, seen, ahead, bounds)

@@ -168,8 +168,8 @@ def hold_to_golden(bundle: Bundle, model: SeriesRuntime) -> int:
 def compile_tasks(
     bundle: Bundle, model: SeriesRuntime, report: Callable[[int], None]
 ) -> tuple[list[CompileTask], list[CompileTask]]:
-    """Return two lists of tasks. The first task compiles the network. The second one compiles the rest, and must run
-    after the first and the scoring tasks.
+    """Return two lists of tasks. The task in the first list compiles the network. The task in the second list compiles
+    the rest. It must run after the first task and after the tasks that compile the scoring.
 
     Args:
         bundle: Bundle of the network.

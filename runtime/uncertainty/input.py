@@ -200,7 +200,7 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
 def value_range(
     low: float | None, high: float | None, names: tuple[str, str] = ("range[0]", "range[1]")
 ) -> tuple[float, float]:
-    """Return the range of values between two limits.
+    """Return the lower and the upper limit of a range of values. A missing limit is infinite.
 
     Args:
         low, high: Limits. None means no limit.

@@ -147,7 +147,8 @@ class LiveStream:
         return found.ravel().tolist()
 
     def parse_row(self, document: Any) -> Observed | RefusedRow | None:
-        """Parse a frame with `parse`. If it is invalid, return a rejected row instead of raising an error."""
+        """Parse a frame with `parse`. If the frame is invalid, return a rejected row instead of raising an error.
+        Return None if the frame closes the stream."""
         try:
             return self.parse(document)
         except (InvalidInput, InvalidRequest) as error:

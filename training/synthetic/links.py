@@ -66,8 +66,8 @@ def _linked(rng: np.random.Generator, name: str, x: np.ndarray) -> np.ndarray:
 def in_units(
     rng: np.random.Generator, values: np.ndarray, truth: np.ndarray, has_zero: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Convert values and truth to the units of an instrument by an offset and a scale. A third of the series are
-    quantised.
+    """Return values and truth in the units of an instrument, which have an offset and a scale. A third of the series
+    are quantised.
 
     Scales cover nine decades. An offset makes all values positive (as for most physical quantities), is up to a hundred
     standard deviations of either sign, or is zero. Quantised values are multiples of 1, 2 or 5 times a power of ten,

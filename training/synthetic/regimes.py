@@ -62,7 +62,8 @@ def switching(
 
 
 def _plan(rng: np.random.Generator, clock: Clock) -> tuple[np.ndarray, np.ndarray]:
-    """Sample the duration of each visit in steps, and its state, `[B, K]` each."""
+    """Sample the visits of states. Return the duration of each visit in steps, and the state of each visit, `[B, K]`
+    each."""
     count = clock.count
     visit = log_uniform(rng, 4, clock.length / 3, (count, 1)) * log_uniform(rng, 0.4, 2.5, (count, STATES))
     shape = np.where(chance(rng, 0.5, count) > 0, 1.0, log_uniform(rng, 1, 100, (count, 1)))

@@ -38,7 +38,7 @@ class FilterConfig(FamilyConfig):
 
     @property
     def passes(self) -> tuple[int, int]:
-        """Smallest and largest number of reweighting passes K. The largest is the default."""
+        """Smallest and largest number of reweighting passes K. The largest number is the default."""
         most: int = self.inner  # type: ignore[attr-defined]  # a field of every family, each with its default
         return (1 if self.takes_passes() else most), most
 
