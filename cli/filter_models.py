@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def load_filter(bundle: str | None) -> Filters:
-    """Load the filters of a model.
+    """Load a model, and return its filters.
 
     Args:
         bundle: Name of a built-in model or of a bundle, or a bundle directory. If it is None, the default model is
@@ -49,7 +49,8 @@ def load_filter(bundle: str | None) -> Filters:
 
 
 def load_system(path: Path) -> Filters:
-    """Load the filters of a JSON file. It contains one system, or fitted models by the names of series and columns.
+    """Load the systems in a JSON file, and return their filters. The file contains one system, or fitted models by the
+    names of series and columns.
 
     Raises:
         OSError: If the file cannot be read.

@@ -160,7 +160,7 @@ class ModelOptions:
     system: System = None
 
     def load(self) -> Filters:
-        """Load the model.
+        """Load the model that the options select, and return its filters.
 
         Raises:
             FileNotFoundError: If there is no such bundle or file.

@@ -50,7 +50,7 @@ class FileOptions:
         return self.reading.zone
 
     def load(self, file: str) -> Table:
-        """Load a file as a table.
+        """Load a file, and return its table.
 
         Raises:
             ValueError: If the file cannot be read.

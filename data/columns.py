@@ -68,7 +68,7 @@ class ValueColumns:
 def read_values(
     table: Table, names: Sequence[str], rule: MissingRule, *, is_chosen: bool, is_long: bool, strict: bool
 ) -> ValueColumns:
-    """Return the columns of numbers.
+    """Read the value columns of a table as numbers.
 
     Args:
         table: The table.

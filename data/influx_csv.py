@@ -31,7 +31,7 @@ def split_tables(text: str) -> dict[str, str]:
 
 
 def join_tables(tables: list[Table]) -> Table:
-    """Return one table with all rows.
+    """Return one table with the rows of all tables.
 
     Raises:
         ValueError: If there are no rows, or the first table contains an error of the query.

@@ -51,7 +51,7 @@ def _in_seconds(counts: np.ndarray, unit: str) -> np.ndarray:
 
 
 def stamp_counts(stamps: Any) -> np.ndarray:
-    """Return Arrow timestamps in their units since 1970."""
+    """Return Arrow timestamps as integers since 1970, in the unit of their type."""
     return np.asarray(stamps.cast("int64").to_numpy(), np.int64)
 
 

@@ -75,7 +75,7 @@ def has_point(cells: Any) -> bool:
 
 
 def all_have_points(cells: Any) -> bool:
-    """Return whether every number has a point."""
+    """Return whether every number in the cells has a point."""
     import pyarrow.compute as pc
 
     return bool(pc.all(pc.match_substring(cells, "."), min_count=0).as_py())

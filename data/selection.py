@@ -54,7 +54,7 @@ def _limit(text: str, series: Series, zone: str) -> float:
 
 
 def step_seconds(every: str) -> float:
-    """Return the resampling step in seconds.
+    """Return the length of the resampling step `every` in seconds.
 
     Raises:
         ValueError: If `every` is not a positive duration with a unit.

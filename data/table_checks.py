@@ -175,7 +175,8 @@ def _abbreviated(name: str, other: str | None) -> str | None:
 def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[str, str] | None:
     """Return the time zone of all rows, and a description of where the table specifies it.
 
-    It is specified by the name of the time column or by another column. Return None if it is not specified.
+    The time zone is specified by the name of the time column or by another column. Return None if the table specifies
+    no time zone.
 
     Args:
         clock: Name of the time column.

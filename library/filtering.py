@@ -132,7 +132,7 @@ def forecast(
     missing: Sequence[str | float] | str | float = (),
     known: Sequence[str] | str = (),
 ) -> Frame:
-    """Forecast the next rows of each series.
+    """Forecast the rows that follow the last row of each series.
 
     Args:
         horizon: A number of rows such as 24, or a duration such as "6h" for all rows in it. The rows are one typical

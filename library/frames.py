@@ -48,7 +48,7 @@ class Data(Protocol):
 
 
 def data_of(data: Any, time: Any, by: Sequence[str]) -> Data:
-    """Convert input data to a table.
+    """Convert the data of a caller to a table.
 
     Args:
         data: A frame, table, array or path. See `rfa.filter`.

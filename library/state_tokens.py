@@ -41,7 +41,7 @@ class TokenAccess:
         return self._tokens().seal(Opened(payload, count), self._scope(model))
 
     def open(self, model: Model, token: str) -> bytes:
-        """Return the packed stream that a token contains.
+        """Return the packed stream that a state token contains.
 
         Raises:
             ValueError: If a key is invalid, or if the token has expired or does not belong to these keys or to this

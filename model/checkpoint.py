@@ -77,7 +77,7 @@ def read_config(run: Path) -> tuple[str, dict[str, Any]]:
 
 
 def load_run_of(directory: Path, kind: type[Any], description: str, command: str) -> Any:
-    """Load a run of one kind. See `load_run`.
+    """Load a run, and check the class of its model. See `load_run`.
 
     Args:
         directory: Run directory.
@@ -94,7 +94,7 @@ def load_run_of(directory: Path, kind: type[Any], description: str, command: str
 
 
 def build_model(family: str, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Any:
-    """Build a module in evaluation mode.
+    """Build a module in evaluation mode, and return it.
 
     Args:
         family: Family of the module, a key of `FAMILIES`.

@@ -97,7 +97,7 @@ def integer_weights(exponents: Tensor) -> Tensor:
 
 
 def draw(output: StepOutput, slots_finite: Tensor, given: Distribution, out: Drawn, *, is_filtered: bool) -> None:
-    """Sample the next tokens of B rows.
+    """Sample the next tokens of B rows, and write the results to `out`.
 
     Args:
         output: Output of the step.

@@ -65,7 +65,7 @@ class Dynamics:
         return (self.nu + self.complex_dims) / self.complex_dims
 
     def to(self, dtype: torch.dtype) -> Dynamics:
-        """Convert the parameters to another floating dtype."""
+        """Return the parameters in another floating dtype."""
         return Dynamics(
             self.mu.to(dtype),
             self.omega.to(dtype),

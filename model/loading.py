@@ -32,7 +32,7 @@ def load_model(bundle_or_run: str | Path) -> Any:
 
 
 def model_of(bundle: Bundle) -> Any:
-    """Build the torch module of an open bundle."""
+    """Build and return the torch module of an open bundle."""
     weights = {name: torch.tensor(array) for name, array in bundle.weights().items()}
     return build_model(bundle.manifest.family, bundle.config, weights)
 

@@ -170,7 +170,7 @@ class TokenMixer(nn.Module):
     def extend(
         self, x: Tensor, position: Tensor, keys: Tensor, values: Tensor, noise: Tensor | None
     ) -> tuple[MixerOutput, Tensor, Tensor]:
-        """Mix n new tokens with a cache.
+        """Mix n new tokens with the cached keys and values of earlier tokens.
 
         Args:
             x: Inputs, `[B, n, d]`.

@@ -72,7 +72,7 @@ class RecurrentSession:
         return [Named(name) for name in (*StepOutput._fields, *(f"next_{name}" for name in self.runtime.initial))]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named outputs in the given order."""
+        """Run the graph on the inputs, and return the outputs with the given names in the same order."""
         passes = int(inputs["passes"][0]) if "passes" in inputs else None
         passes = self.runtime.passes.checked(passes, self.runtime.name)
         context = SlotContext(self.runtime.pool, int(inputs["position"][0]), passes)

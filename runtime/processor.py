@@ -22,7 +22,7 @@ CPUINFO: Final = Path("/proc/cpuinfo")
 
 
 def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO) -> str:
-    """Return the name of LLVM's target processor.
+    """Return the name of the processor for which LLVM compiles kernels.
 
     Args:
         machine: Architecture, as returned by `platform.machine()`.

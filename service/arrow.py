@@ -353,7 +353,7 @@ class SeriesWriter:
         self._writer = pa.ipc.new_stream(self._sink, self._schema)
 
     def begin(self) -> bytes:
-        """Return the bytes of the schema."""
+        """Return the bytes with which the stream begins, which contain the schema."""
         return self._written()
 
     def add(self, series: int, columns: Mapping[str, np.ndarray], state: str | None, summary: bytes) -> bytes:

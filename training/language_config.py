@@ -87,7 +87,7 @@ class LanguageRun:
     training: TrainingConfig
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the content of a configuration file."""
+        """Return the configuration as the content of a configuration file."""
         return {"model": self.model.to_dict(), "training": self.training.to_dict()}
 
     @classmethod

@@ -14,7 +14,8 @@ class _Run(Protocol):
 
 
 class Scheduled:
-    """Base class of trainers with a run, its number of steps so far, and the seconds that these took."""
+    """Base class of trainers. It stores the run, the number of completed steps, and the seconds that these steps have
+    taken."""
 
     run: _Run
     step: int

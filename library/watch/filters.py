@@ -107,11 +107,11 @@ class Scored:
     forecast: Array
 
     def select(self, rows: Array) -> Scored:
-        """Return the selected rows."""
+        """Return the outputs of the selected rows."""
         return Scored(*(column[rows] for column in vars(self).values()))
 
     def joined(self, others: Scored) -> Scored:
-        """Return these rows followed by other rows."""
+        """Return the outputs of these rows, followed by those of other rows."""
         return Scored(*map(np.concatenate, zip(vars(self).values(), vars(others).values(), strict=True)))
 
 

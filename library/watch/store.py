@@ -62,7 +62,7 @@ class Store:
         return self._storage.name
 
     def load(self, filters: Mapping[str, QueryFilter], replay: Replay) -> tuple[Cursors, list[str]]:
-        """Restore the states of filters.
+        """Restore the states of the filters from the storage.
 
         Args:
             filters: Filter of each query.

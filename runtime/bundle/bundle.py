@@ -159,7 +159,7 @@ class Bundle:
 
     @property
     def kernels(self) -> tuple[StoredKernel, ...]:
-        """Compiled GPU kernels. Most bundles contain none."""
+        """Compiled GPU kernels of the bundle. The tuple is empty for most bundles."""
         return self._kernels
 
     def read(self, name: str) -> bytes:

@@ -23,7 +23,7 @@ def wilson_hilferty(nis: Any, count: Any) -> Any:
 
 
 def running_novelty(previous: Any, z: Any) -> Any:
-    """Return the exponential mean of the bounded novelties after an observation.
+    """Return the exponential moving average of the bounded novelties after an observation.
 
     Args:
         previous: Running novelty before the observation.

@@ -95,7 +95,7 @@ SCHEMA: dict[str, dict[int, Field]] = {
 
 
 def decode(data: bytes, file: str) -> Message:
-    """Decode the bytes of a model.
+    """Decode the bytes of a model, and return the nested messages.
 
     Args:
         data: Encoded model.
@@ -117,7 +117,7 @@ def decode(data: bytes, file: str) -> Message:
 
 
 def encode(model: Message) -> bytes:
-    """Return the encoding of a model."""
+    """Return the bytes of a model, given its nested messages."""
     out = bytearray()
     _write(out, model, "model")
     return bytes(out)

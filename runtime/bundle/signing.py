@@ -109,7 +109,7 @@ class SecretKey:
         return f"{UNTRUSTED}minisign secret key without a password\n{base64.b64encode(data).decode()}\n"
 
     def sign(self, message: bytes, comment: str) -> bytes:
-        """Return the content of a signature file.
+        """Sign a message, and return the content of the signature file.
 
         Args:
             message: Bytes to sign.

@@ -125,7 +125,8 @@ class TokenizerConfig(Strict):
 
 
 def check_tokenizer(data: bytes, config: bytes, vocab_size: int) -> None:
-    """Check tokenizer.json and tokenizer_config.json.
+    """Check that tokenizer.json and tokenizer_config.json define a supported byte-level BPE for the vocabulary of the
+    model.
 
     Args:
         data: Content of tokenizer.json.

@@ -221,7 +221,7 @@ class AutoRuntime(FilterRuntime):
     @staticmethod
     @functools.lru_cache(32)
     def of(size: int, name: str = NAME) -> AutoRuntime:
-        """Return the model for a number of columns.
+        """Return the model `name` for a number of columns.
 
         Raises:
             InvalidInput: If there are too many columns.

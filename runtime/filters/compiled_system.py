@@ -113,7 +113,7 @@ class SystemRuntime(FilterRuntime):
         return max(1, min(super().piece_rows_of(options), PIECE_WORK // work))
 
     def work(self, options: FilterOptions, deadline: float = math.inf) -> Generator[Steps | None, None, FilterResult]:
-        """Filter a sequence. See `run_sequence`.
+        """Filter a sequence as `run_sequence` does. See there for the values that the generator yields and returns.
 
         Raises:
             InvalidInput: If a time is outside the range of calendars, or for a reason that `run_sequence` states.

@@ -277,7 +277,7 @@ class FilterRuntime(FilterStates):
         )
 
     def check_horizon(self, horizon: tuple[float, ...]) -> None:
-        """Check the number of horizons.
+        """Check that the number of horizons is allowed.
 
         Raises:
             InvalidInput: If there are more horizons than an observation may have (code `too_large`).

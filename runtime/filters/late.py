@@ -120,7 +120,7 @@ class LateWindow:
         return self._rows[self._next].is_counted
 
     def add(self, row: Row, *, param: str = "t", is_counted: bool = True) -> Snapshot | None:
-        """Insert a row in the order of time.
+        """Insert a row into the window according to its time.
 
         Args:
             row: The row.

@@ -60,7 +60,7 @@ class Block(NamedTuple):
 
 
 def block(whole: Mapping[str, Any]) -> Block:
-    """Return the matrices that a complete document of a preset defines."""
+    """Return the matrices of one dimension of a preset, given a document with all fields of the preset."""
     name, noise = whole["preset"], whole["process_noise"]
     wide = DIFFUSE * whole["measurement_noise"]
     if name == "level":

@@ -23,7 +23,7 @@ class StepCall(NamedTuple):
     def allocate(
         cls, pool: StatePool, batch: Batch, readout: Readout, sizes: tuple[int, int], *, traced: bool
     ) -> StepCall:
-        """Return a batch with new arrays.
+        """Return a batch with newly allocated arrays for its outputs and its trace.
 
         Args:
             pool, batch: States of the streams, and their observations.

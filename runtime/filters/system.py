@@ -98,7 +98,7 @@ class System:
 
     @classmethod
     def of(cls, config: LinearFilterConfig) -> Self:
-        """Return the system of a configuration.
+        """Return the system with the matrices of a filter configuration.
 
         Raises:
             InvalidSystem: If the system is too large, or its rule is not supported.
@@ -218,7 +218,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _given(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a complete document for a document that contains matrices."""
+    """Return a document with all fields of a system, given a document that contains matrices."""
     _check_names(given, (*MATRICES, *PER_STEP, *SHARED), "a system")
     if ("A" in given) == ("F" in given):
         raise InvalidSystem("A", "or F with dt is required; set only one of them")
@@ -261,7 +261,8 @@ def _shared(given: Mapping[str, Any], n: int, p: int) -> dict[str, Any]:
 
 
 def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a complete document for a document that contains a preset."""
+    """Return a document with all fields of a preset, given a document that contains some of them. Missing fields get
+    their defaults."""
     name = given["preset"]
     if not isinstance(name, str) or name not in PRESETS:
         raise InvalidSystem("preset", f"must be one of {', '.join(PRESETS)}")
@@ -291,7 +292,7 @@ def _preset(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _config(whole: Mapping[str, Any]) -> LinearFilterConfig:
-    """Return the configuration of the filter for a complete document."""
+    """Return the configuration of the filter for a document that contains all fields."""
     values = {name: whole[short] for short, name in SHARED.items() if short in whole}
     values |= _preset_matrices(whole) if "preset" in whole else _matrices(whole)
     try:

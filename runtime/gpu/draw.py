@@ -77,7 +77,7 @@ class TokenDraw:
         arrays["temperature"][rows] = np.maximum(temperatures, SMALLEST_TEMPERATURE)
 
     def compute(self, output: StepOutput, is_finite: Tensor, *, is_filtered: bool) -> None:
-        """Sample the tokens on the device.
+        """Sample the next tokens on the device. `read` returns the results.
 
         Args:
             output: Output of the step.

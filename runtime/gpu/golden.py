@@ -62,7 +62,7 @@ class AttentionSession:
         return [Named(name) for name in (*StepOutput._fields, "new_keys", "new_values")]
 
     def run(self, output_names: list[str] | None, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Return the named outputs in the given order."""
+        """Run the graph on the inputs, and return the outputs with the given names in the same order."""
         valid, tokens = int(inputs["position"][0]), inputs["tokens"][0].tolist()
         context = PagedContext(self.runtime.pages, valid + len(tokens))
         try:

@@ -93,7 +93,7 @@ class PagePool:
             self._free.extend(page for page in pages if self._owners[page] == 0)
 
     def copy(self, sources: list[int], targets: list[int]) -> None:
-        """Copy the content of pages."""
+        """Copy the keys and values of the pages `sources` to the pages `targets`."""
         if not sources:
             return
         source, target = sent(np.array([sources, targets]), self.keys.device)
@@ -164,7 +164,7 @@ class PagedContext:
         self.pages, self._fork_pages = [], []
 
     def table(self) -> NDArray[np.int32]:
-        """Return the page numbers as an array."""
+        """Return the page numbers of the context in order, as an array."""
         if len(self._table) != len(self.pages):
             self._table = np.array(self.pages, np.int32)
         return self._table

@@ -121,7 +121,7 @@ class SlotPromptRunner:
             self._graph, _ = memory.capture(self._compute)
 
     def read(self, ragged: Ragged, sources: Rows, targets: Rows) -> NDArray[np.bool_]:
-        """Process the prompts.
+        """Process chunks of prompts, and write the new states to the pool.
 
         Args:
             ragged: Tokens of the streams.

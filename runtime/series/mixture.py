@@ -26,7 +26,7 @@ class StoredMixture(NamedTuple):
 
     @classmethod
     def of(cls, arrays: Mapping[str, Array], columns: int) -> StoredMixture:
-        """Return the arrays of a pool."""
+        """Return the arrays of a pool that contain the mixtures of its streams."""
         if NUMBERS in arrays:
             return cls(arrays[NUMBERS], arrays[MEMORY])
         return cls(np.empty((0, columns, at.NUMBERS)), np.empty((0, columns, at.MEMORY), np.float32))

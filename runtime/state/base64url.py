@@ -11,7 +11,7 @@ def encode(data: bytes) -> str:
 
 
 def decode(text: str) -> bytes:
-    """Decode canonical base64url.
+    """Decode canonical base64url without padding, and return the bytes.
 
     Raises:
         ValueError: If the text has padding, other characters, white space or nonzero unused bits.

@@ -42,7 +42,7 @@ CONFIDENCES = ("none", "open", "balanced", "linear")
 
 @contextmanager
 def in_mode(model: Any, mode: Mode) -> Iterator[None]:
-    """Set the mode of a model in a context, and restore the previous mode afterwards."""
+    """Set the mode of a model for the duration of a context, and restore the previous mode afterwards."""
     previous, model.mode = model.mode, mode
     try:
         yield

@@ -46,7 +46,7 @@ class Advance(Protocol):
         """Return whether all numbers of the new state are finite."""
 
     def commit(self) -> None:
-        """Update the context."""
+        """Apply the update to its context."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class SlotContext:
         return twin
 
     def release(self) -> None:
-        """Free the slot of the pool."""
+        """Release the pool slot of the context."""
         self.pool.release(self.slot)
 
     def read(self) -> dict[str, Array]:
@@ -149,7 +149,7 @@ class CacheContext:
         return CacheContext(keys, values, self.position)
 
     def release(self) -> None:
-        """Free the cache."""
+        """Free the memory of the cache."""
         del self.keys, self.values
 
     def extend(self, new_keys: Array, new_values: Array) -> None:

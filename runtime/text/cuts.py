@@ -107,8 +107,8 @@ class Cuts:
 
 @lru_cache(maxsize=4_096)
 def _kind(character: str) -> Kind | None:
-    """Return the kind of a character in the expression. Return None if it is uncertain, as for recent Unicode
-    characters."""
+    """Return the kind of a character, such as letter or digit, in GPT-2's regular expression. Return None if the kind
+    is uncertain, as for recent Unicode characters."""
     if character in _SPACES:
         return "space"
     now, once = unicodedata.category(character)[0], unicodedata.ucd_3_2_0.category(character)[0]

@@ -72,7 +72,7 @@ class AdjustedLogits:
         self._generated += 1
 
     def of(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the changed logits, `[V]`."""
+        """Return the logits `[V]` after the changes of the rules."""
         rules, changed = self._rules, logits.copy()
         changed[self._biased] += self._bias
         if self._generated < rules.min_tokens:

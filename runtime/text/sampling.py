@@ -66,7 +66,7 @@ class Draws:
 
     @property
     def are_ranked(self) -> bool:
-        """Whether any row returns its most probable tokens."""
+        """Whether any row requests its most probable tokens."""
         return any(choice.top > 0 for choice in self.choices)
 
     @property

@@ -34,7 +34,7 @@ class TokenScores(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """Return the concatenation of one or more parts."""
+        """Return the scores of successive parts of a text as one object."""
         return cls(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
     def is_finite(self) -> bool:

@@ -46,7 +46,7 @@ class Columns:
             self._parts.setdefault(name, []).append(part)
 
     def add_smoothed(self, steps: Sequence[SmoothedStep]) -> None:
-        """Add the estimates given all observations."""
+        """Add the smoothed estimates of the next observations, which also use later observations."""
         for what in ("mean", "std"):
             values = np.array([getattr(step, what) for step in steps], np.float64).reshape(-1, len(self._names))
             for name, column in zip(self._names, values.T, strict=True):

@@ -49,7 +49,7 @@ class Incidents:
 
     @classmethod
     def empty(cls) -> Incidents:
-        """Return an empty collection."""
+        """Return a collection without incidents."""
         return cls([])
 
     def add(self, times: Array, values: Array, outputs: StepOutputs) -> None:

@@ -44,7 +44,7 @@ class Mute:
 
     @classmethod
     def of(cls, windows: Sequence[Window], tz: str = "UTC") -> Mute:
-        """Return the windows of a request.
+        """Return the maintenance windows of a request.
 
         Args:
             windows: Windows, as described by MUTE_FORM.
@@ -75,7 +75,7 @@ class Mute:
         return spans, weekly, self.utc_offsets.array()
 
     def covers(self, times: Array) -> Array:
-        """Return whether each time `[N]` is in a window."""
+        """Return whether each time `[N]` is in a maintenance window."""
         spans, weekly, offsets = self.arrays()
         found = np.zeros(len(times), bool)
         for begin, end in spans:

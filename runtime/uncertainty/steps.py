@@ -250,7 +250,7 @@ class Steps:
         return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def replies(self, *, copies: bool = False) -> list[FilterStep]:
-        """Return a reply for each row.
+        """Return the rows as a list with one reply for each row.
 
         Args:
             copies: Whether to copy the forecasts. Use this if replies are passed to different consumers, so that a

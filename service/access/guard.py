@@ -37,7 +37,7 @@ KEY_PROTOCOL: Final = "rfa.key."
 
 
 def is_open(method: str, path: str) -> bool:
-    """Return whether a request requires no key."""
+    """Return whether a request may be sent without an API key."""
     return path in OPEN_PATHS and method in OPEN_METHODS
 
 

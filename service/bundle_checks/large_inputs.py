@@ -68,7 +68,7 @@ class _BatchedSession:
         }
 
     def get_outputs(self) -> Any:
-        """Return the outputs of the graph."""
+        """Return a description of each output of the graph."""
         return self._session.get_outputs()
 
     def run(self, output_names: list[str], inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:

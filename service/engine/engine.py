@@ -186,7 +186,7 @@ class Engine:
         return NUMBERS_PER_TOKEN + 2 * top + latent
 
     def check_has_state(self, model_name: str | None, param: str) -> None:
-        """Check that a language model supports states.
+        """Check that a language model can return states, which requires a recurrent mode.
 
         Args:
             param: Name of the field that requires a state, for errors.

@@ -95,7 +95,7 @@ class StateKeeper:
         return str(SessionReference(session, step))
 
     async def aclose(self) -> None:
-        """Close the connections of the session store."""
+        """Close the connections to the session store."""
         if self._sessions is not None:
             await self._sessions.aclose()
 

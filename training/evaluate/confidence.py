@@ -174,7 +174,7 @@ def calibration_part(seen: Observed) -> dict[str, Any]:
 
 
 def unseen_files(bundle: Bundle, data: Path) -> list[Path]:
-    """Return the test files of a corpus.
+    """Return the test files of a corpus, after checking that the bundle has not seen them.
 
     Raises:
         ValueError: If the bundle was trained or calibrated on one of these files.

@@ -43,7 +43,7 @@ def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
 
 
 def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray, period: np.ndarray) -> np.ndarray:
-    """Return oscillators with variance 1, `[B, N]`.
+    """Return samples of oscillators with variance 1, `[B, N]`.
 
     Args:
         rng: Random generator.

@@ -39,7 +39,7 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """Return the rules for model.safetensors.
+        """Return the rule for each array of model.safetensors, by name.
 
         Args:
             shapes: Shapes of the arrays. They determine sizes that the configuration leaves open.
@@ -61,11 +61,11 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def state(self) -> tuple[TensorSpec, ...]:
-        """Return the tensors of the recurrent state."""
+        """Return the names, dtypes and shapes of the tensors of the recurrent state."""
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
-        """Return the rules for the graphs, by name."""
+        """Return the rule for each graph of the bundle, by name."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
         """Return the interface of each graph that the golden cases run, by name. For families whose steps are compiled,
