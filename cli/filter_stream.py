@@ -22,7 +22,7 @@ MOST_THREADS: Final = 4
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """Values of the options --model, --alarm, --min and --max."""
+    """Values of the options --model, --alarm, --min and --max of `rfa filter --stream`."""
 
     model: str | None
     alarm: str | None

@@ -37,7 +37,7 @@ ConfigFile = Annotated[
 
 @dataclass(frozen=True)
 class FitOptions:
-    """Options of the fit."""
+    """Options of `rfa fit` that determine how models are fitted."""
 
     country: Country = None
     holiday: Holidays = None

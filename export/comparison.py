@@ -25,7 +25,8 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Comparison:
-    """Largest relative difference that a comparison found, and the largest difference that is allowed."""
+    """Result of a comparison: the largest relative difference that was found, and the largest difference that is
+    allowed."""
 
     what: str
     error: float

@@ -47,7 +47,7 @@ SEED = 0
 
 @dataclass(frozen=True)
 class ScoredTokens:
-    """Logits `[n, V]` in float32, and the actual next tokens `[n]`."""
+    """Predictions at n positions: the logits `[n, V]` in float32, and the actual next tokens `[n]`."""
 
     logits: Array
     targets: NDArray[np.int64]

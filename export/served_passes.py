@@ -25,7 +25,7 @@ DTYPES = (torch.bfloat16, torch.float32)
 
 
 class Cache(NamedTuple):
-    """Cached keys and values of one stream, `[L, n, H, 2D]` each."""
+    """Cache of one stream in attention mode: its keys and values, `[L, n, H, 2D]` each."""
 
     keys: Tensor
     values: Tensor

@@ -30,7 +30,7 @@ PROBATION_SHARE, PROBATION_ROWS = 0.15, 750
 
 
 class Profile(NamedTuple):
-    """Weights of a detected window, a missed window and a false alarm."""
+    """Scoring profile of NAB: the weights of a detected window, a missed window and a false alarm."""
 
     hit: float
     miss: float

@@ -12,7 +12,8 @@ from rfa.runtime.text.config import LanguageModelConfig, Mode
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with GELU between them, d → mlp_ratio · d → d."""
+    """Feed-forward layer, which consists of two linear layers with GELU between them. Its widths are d → mlp_ratio · d
+    → d."""
 
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__()

@@ -94,7 +94,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Stack:
-    """Blocks and final norm of a model for one mode."""
+    """The blocks and the final norm of a model, with the weights of one mode."""
 
     layers: list[Layer]
     norm: Tensor

@@ -92,6 +92,6 @@ class RecurrentSession:
 
 @dataclass(frozen=True)
 class Named:
-    """An output of a session, identified by its name."""
+    """Description of an output of a session, which contains only its name."""
 
     name: str

@@ -124,7 +124,7 @@ class SmoothedStep:
 
 @dataclass(frozen=True)
 class AlarmChecks:
-    """Number of raised alarms, and the number that is expected at the requested rate."""
+    """Comparison of the number of raised alarms with the number that is expected at the requested rate."""
 
     observations: int
     raised: int

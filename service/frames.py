@@ -15,7 +15,8 @@ Take = Callable[[bytes], bool]
 
 
 class Frames(Protocol):
-    """Interface that a WebSocket connection implements."""
+    """Interface with which a WebSocket connection passes text frames without waking a task. See the module
+    docstring."""
 
     def listen(self, take: Take | None) -> None:
         """Register a function that is called with each text frame that arrives while the application is waiting. If it

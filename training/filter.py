@@ -92,7 +92,7 @@ class FilterRun:
 
 @dataclass(frozen=True)
 class FilterData:
-    """Training and validation batches from one source, and the files of the source."""
+    """Data for training a filter: training and validation batches from one source, and the files of the source."""
 
     train: Batch
     validation: Batch

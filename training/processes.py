@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Processes:
-    """Index of this process, and number of processes."""
+    """The processes that train a model, from the point of view of one of them. It is identified by its index."""
 
     rank: int = 0
     count: int = 1

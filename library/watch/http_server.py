@@ -21,7 +21,7 @@ _POLL_SECONDS: Final = 0.1
 
 
 class Reply(NamedTuple):
-    """Status, content and content type of an HTTP reply."""
+    """An HTTP reply, which consists of a status, content and a content type."""
 
     status: int
     body: bytes = b""

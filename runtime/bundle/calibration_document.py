@@ -59,7 +59,8 @@ class ForecastCalibration(Strict):
 
 
 class AnomalyCalibration(Strict):
-    """Quantiles of the novelty, and the scale of its tail beyond the last quantile."""
+    """Distribution of the novelty in the calibration data, given by quantiles and by the scale of the tail beyond the
+    last quantile."""
 
     shares: Annotated[list[Level], Table]
     quantiles: Annotated[list[Score], Table]

@@ -195,7 +195,7 @@ def _fits(shape: Any, declared: tuple[int | str, ...]) -> bool:
 
 
 class Session(Protocol):
-    """Methods of onnxruntime.InferenceSession that this module uses."""
+    """Interface of a session: the methods of onnxruntime.InferenceSession that this module calls."""
 
     def get_outputs(self) -> Any: ...
 

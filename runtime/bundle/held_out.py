@@ -161,7 +161,7 @@ def _difference(
 
 
 class ReadableGraph(Session, Protocol):
-    """Session that describes its inputs."""
+    """Interface of a session that also describes its inputs."""
 
     def get_inputs(self) -> Any: ...
 

@@ -42,7 +42,7 @@ class AddedToken(Strict):
 
 
 class ByteLevel(Strict):
-    """Conversion of bytes to printable characters."""
+    """Component of a tokenizer that converts bytes to printable characters."""
 
     type: Literal["ByteLevel"]
     add_prefix_space: bool
@@ -51,7 +51,7 @@ class ByteLevel(Strict):
 
 
 class Bpe(Strict):
-    """Vocabulary and ordered merges of a BPE."""
+    """Model of a byte-level BPE tokenizer, which consists of a vocabulary and an ordered list of merges."""
 
     type: Literal["BPE"]
     dropout: None

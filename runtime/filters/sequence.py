@@ -60,7 +60,7 @@ class FilterResult:
 
 @dataclass(frozen=True)
 class FilteredSequence(FilterResult):
-    """Results of a sequence, including its steps."""
+    """Results of a sequence: those of `FilterResult`, and the steps."""
 
     pieces: list[Steps]
 

@@ -27,7 +27,7 @@ class CudaError(RuntimeError):
 
 
 class _Thread(threading.local):
-    """Devices whose context has been set on the current thread."""
+    """Thread-local record of the devices whose context has been set on the current thread."""
 
     def __init__(self) -> None:
         self.devices: set[int] = set()

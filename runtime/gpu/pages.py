@@ -203,7 +203,8 @@ def pages_needed(capacity: int, forks: int, common: int) -> int:
 
 @dataclass(frozen=True)
 class PagedAdvance(CheckedAdvance):
-    """A context whose pages contain additional tokens that are not yet committed."""
+    """An update of a `PagedContext`. The pages already contain the additional tokens, which become part of the context
+    when the update is committed."""
 
     context: PagedContext
     tokens: int

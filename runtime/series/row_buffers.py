@@ -97,7 +97,7 @@ class RowBuffers(NamedTuple):
 
 
 class PoolArrays(NamedTuple):
-    """Arrays of a pool that belong to the network, the scoring and the mixture."""
+    """Arrays of a pool with the state of the network, of the scoring and of the mixture."""
 
     stored: StoredStreams
     scored: StreamStates
@@ -113,7 +113,7 @@ class RequestOptions(NamedTuple):
 
 
 class Buffers(NamedTuple):
-    """Buffers that one call uses."""
+    """Buffers that one call of the network uses."""
 
     tokens: TokenBuffers
     row: RowBuffers

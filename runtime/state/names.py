@@ -41,7 +41,7 @@ def tenant_of_key(api_key: str) -> str:
 
 
 class Opened(NamedTuple):
-    """A packed state and its number of steps."""
+    """An opened state: its packed bytes, and its number of steps."""
 
     payload: bytes
     step: int

@@ -97,7 +97,7 @@ class SlotContext:
 
 @dataclass(frozen=True)
 class SlotAdvance:
-    """New memory slots of a context."""
+    """An update of a `SlotContext`, which consists of its new memory slots."""
 
     context: SlotContext
     state: dict[str, Array]
@@ -115,7 +115,8 @@ class SlotAdvance:
 
 @dataclass(frozen=True)
 class BufferedAdvance(CheckedAdvance):
-    """New memory slots, in the unused row of a pool slot. They are valid until the next step of the context."""
+    """An update of a `SlotContext`, whose new memory slots are in the unused row of its pool slot. The update is valid
+    until the next step of the context."""
 
     context: SlotContext
     pool: DoubleBufferedPool
@@ -165,7 +166,7 @@ class CacheContext:
 
 @dataclass(frozen=True)
 class CacheAdvance(CheckedAdvance):
-    """New rows for a cache."""
+    """An update of a `CacheContext`, which consists of new rows of keys and values."""
 
     context: CacheContext
     keys: Array  # [L, H, n, 2D]

@@ -38,7 +38,7 @@ EVEN_ROWS = 8
 
 
 class ExampleRows(NamedTuple):
-    """Inputs of a step of B streams."""
+    """Fixed inputs of a step of B streams, with which batch sizes are compared."""
 
     tokens: NDArray[np.int64]  # [B]
     positions: NDArray[np.int64]  # [B]

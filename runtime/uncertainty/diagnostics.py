@@ -52,7 +52,7 @@ FIT: Final = "fit a filter to it with `rfa train filter --data FILE`"
 
 
 class Model(Protocol):
-    """Properties of a model that warnings depend on."""
+    """Interface of a model: the properties on which warnings depend."""
 
     @property
     def name(self) -> str: ...

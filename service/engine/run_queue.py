@@ -81,7 +81,7 @@ class RunQueue:
 
 
 class StageQueue:
-    """Jobs that wait for a quantum of one stage."""
+    """Queue of the jobs that wait for a quantum of one stage."""
 
     def __init__(self) -> None:
         self.live: list[tuple[int, int, Job]] = []  # a heap of start tag, order of arrival, and job

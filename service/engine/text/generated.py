@@ -63,7 +63,7 @@ def latents_of(events: Sequence[TokenEvent]) -> Blocks:
 
 @dataclass(frozen=True)
 class FinishedText:
-    """One completed continuation."""
+    """A completed continuation of the prompt."""
 
     text: str
     finish_reason: FinishReason

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TextSequence:
-    """One continuation in progress."""
+    """A continuation of the prompt that is in progress."""
 
     sample: int
     context: Any
