@@ -329,8 +329,7 @@ def ends(name: str, level: float) -> tuple[str, str]:
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a row with the name of the column as a prefix. This is used for columns that are filtered
-    separately."""
+    """Return the outputs of a row by name, with the name of the column as a prefix of each name."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 

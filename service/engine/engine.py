@@ -100,8 +100,7 @@ class Engine:
         return sum(pool.in_use for pool in self._served.pools.values()) + self._systems.pool_slots_in_use
 
     def build(self, models: Models) -> Served:
-        """Build and return the stages that process requests to some models. New requests do not use them yet. This
-        method is thread-safe."""
+        """Build and return the stages for some models. New requests do not use them yet. This method is thread-safe."""
         return Served.build(models, self._settings, self._metrics, self._drift)
 
     def stage(self, served: Served, is_due: Callable[[], bool]) -> None:
