@@ -104,8 +104,7 @@ class ArrowRoute(StrictJSONRoute):
 
 
 async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
-    """Decode the body to a document of fields. For a body in long format, also store the keys of the series, which
-    `keys_of` returns."""
+    """Decode the body to a document of fields. For a body in long format, also store the keys for `keys_of`."""
     lease, by, reader = lease_of(request), _keys_asked(request), BodyReader.of(request)
     if not by:
         body = await reader.read_bytes(settings.max_body_bytes)
@@ -203,9 +202,8 @@ def decode_series(body: bytes, by: Sequence[str], settings: LimitSettings, lease
     table = _read_table(body)
     names = [name for name in table.column_names if name not in by]
     if len(by) > MOST_KEYS or len(names) + len(by) != table.num_columns or RESERVED & set(by):
-        message = (
-            f"by must name 1 to {MOST_KEYS} columns of the body; the names {', '.join(sorted(RESERVED))} are reserved"
-        )
+        reserved = ", ".join(sorted(RESERVED))
+        message = f"by must name 1 to {MOST_KEYS} columns of the body; the names {reserved} are reserved"
         raise InvalidRequest(message, param=BY, code="no_key")
     if not 0 < table.num_rows <= settings.max_arrow_observations:
         limit = settings.max_arrow_observations
