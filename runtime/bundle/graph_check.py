@@ -117,8 +117,11 @@ def check_graph(data: bytes, spec: GraphSpec, tensors: Mapping[str, TensorSpec])
     found = read_graph(data, spec.file, spec.initializers, tensors)
     for side, declared, actual in (("inputs", spec.inputs, found.inputs), ("outputs", spec.outputs, found.outputs)):
         if declared != actual:
-            other, stated = (_describe(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
-            raise BundleError(f"the {side} of {spec.file} are {other}, but the manifest states {stated}")
+            extra, missing = (_describe(set(one) - set(two)) for one, two in ((actual, declared), (declared, actual)))
+            raise BundleError(
+                f"{spec.file}: the {side} do not match the manifest; only in the graph: {extra}; only in the "
+                f"manifest: {missing}"
+            )
     return found
 
 
@@ -307,7 +310,7 @@ def _interface(value: Message) -> TensorSpec:
 def _describe(specs: Collection[TensorSpec]) -> str:
     """Describe the first few tensors in an error message."""
     named = sorted(f"{spec.name} {spec.dtype}{list(spec.shape)}" for spec in specs)
-    return ", ".join(named[:3])[:150] if named else "not these"
+    return ", ".join(named[:3])[:150] if named else "none"
 
 
 def _dimension(name: str, dim: Message) -> int | str:

@@ -82,7 +82,11 @@ def test_a_forecast_without_a_horizon_has_a_usual_number_of_rows(tmp_path: Path,
 
 def test_weights_are_refused_of_a_model_that_mixes_none(tmp_path: Path) -> None:
     code, out, err = rfa("forecast", hourly(tmp_path / "y.csv", range(40)), "--model", "auto", "--weights")
-    assert (code, out) == (1, "") and "--weights requires a mixture" in err and "'auto'" in err
+    assert (
+        (code, out) == (1, "")
+        and "--weights requires a model that combines several forecasts" in err
+        and "'auto'" in err
+    )
 
 
 def test_rules_select_what_may_raise_an_alarm(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_days_that_end_at_midnight_go_on() -> None:
         (b"-- dump\nINSERT INTO a VALUES (1,2),(3);", "rows of different lengths"),
         (b"-- dump\nINSERT INTO a VALUES (1,2);\nINSERT INTO b VALUES (1);", "tables 'a', 'b'"),
         (b"-- dump\nINSERT INTO a VALUES (1,'2", "is damaged"),
-        (b"@attribute name string\n@data\na:b:1,2\n", "a line has 2 attributes"),
+        (b"@attribute name string\n@data\na:b:1,2\n", "but a line has 2"),
     ],
 )
 def test_damaged_files_are_refused(content: bytes, message: str) -> None:

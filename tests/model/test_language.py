@@ -143,7 +143,7 @@ def test_config_refuses_what_it_does_not_know():
         LanguageModelConfig(**{**SMALL, "mixer": "mamba"})
     with pytest.raises(ValueError, match="n_slots must be an integer >= 0"):
         LanguageModelConfig(**{**SMALL, "n_slots": -1})
-    with pytest.raises(ValueError, match="slots require prior 'lyapunov'"):
+    with pytest.raises(ValueError, match=r"memory slots .* require prior='lyapunov'"):
         LanguageModelConfig(**{**SMALL, "prior": "constant"})
     with pytest.raises(ValueError, match="distance_bias 'alibi' requires the mixer 'softmax'"):
         LanguageModelConfig(**{**SMALL, "distance_bias": "alibi"})

@@ -239,7 +239,7 @@ def move(document: dict[str, Any]) -> None:
         (put("files", "golden.json", "size", -1), "size"),
         (put("kind", "program"), "kind"),
         (put("graphs", "step", "initializers", []), "constants"),
-        (put("graphs", "step", "inputs", 0, "shape", ["batch", 5]), r"manifest\.json: inputs of step\.onnx"),
+        (put("graphs", "step", "inputs", 0, "shape", ["batch", 5]), r"manifest\.json: the inputs of step\.onnx"),
         (
             put("graphs", "step", "initializers", 0, "transposed", False),
             r"step\.onnx: constant 'weight\.T' is float32\[4, 3\]",

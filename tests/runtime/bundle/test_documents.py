@@ -79,7 +79,7 @@ LANGUAGE: list[tuple[Change, str]] = [
     (put("temperature", "recurrent", 1.5), "the values of temperature.recurrent in modes and in summary must be equal"),
     (put("temperature", "sampled", 1.5), r"temperature\.sampled"),
     (put("modes", "attention", "top", "count", [1]), "same length"),
-    (put("summary", "ece_top", "attention", 0.5), "ece_top of attention"),
+    (put("summary", "ece_top", "attention", 0.5), "ece_top.attention in modes and in summary"),
     (lambda document: document["modes"]["attention"]["top"]["accuracy"].reverse(), "ece must equal the value"),
     (put("data", "window", 10**30), r"data\.window"),
     (put("modes", "attention", "rows", None), r"modes\.attention\.rows must contain 1024 rows"),

@@ -233,11 +233,11 @@ DAMAGES: dict[str, tuple[Callable[[dict[str, AnyArray]], object], str]] = {
     "a decay that grows": (replaced("decay", with_first(1.5)), "decay contains a value above 1"),
     "a negative decay": (replaced("decay", with_first(-0.5)), "decay contains a value below 0"),
     "a negative variance": (replaced("eta2", with_first(-1.0)), "eta2 contains a value below 0"),
-    "another decay": (replaced("decay", lambda array: array * np.float32(0.999)), "decay does not follow"),
-    "other frequencies": (replaced("omega", lambda array: array * 1.001), "omega does not follow"),
+    "another decay": (replaced("decay", lambda array: array * np.float32(0.999)), "decay differs from the value"),
+    "other frequencies": (replaced("omega", lambda array: array * 1.001), "omega differs from the value"),
     "another range of the gates": (
         replaced("gate_highest", lambda array: array + np.float32(80)),
-        "gate_highest does not follow",
+        "gate_highest differs from the value",
     ),
 }
 
@@ -255,9 +255,14 @@ def test_constants_that_fit_other_weights_are_refused(damage: str) -> None:
 WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object], str]] = [
     ("language", LANGUAGE, without("norm.weight"), "norm.weight is missing"),
     ("language", LANGUAGE, _more, r"blocks\.2\.mixer\.delta_raw is not an array of this configuration"),
-    ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means does not follow"),
+    ("language", LANGUAGE, replaced("initial.means", with_first(0.5)), "initial.means differs from the value"),
     ("language", LANGUAGE, replaced("initial.precisions", with_first(-1.0)), "initial.precisions contains a value"),
-    ("language", {**LANGUAGE, "window": 2}, replaced("initial.ring", with_first(0.5)), "initial.ring does not follow"),
+    (
+        "language",
+        {**LANGUAGE, "window": 2},
+        replaced("initial.ring", with_first(0.5)),
+        "initial.ring differs from the value",
+    ),
     ("language", {**LANGUAGE, "window": 2}, without("initial.ring"), "initial.ring is missing"),
     ("linear", LINEAR, replaced("noise", lambda array: -array), "noise is not a covariance"),
     (
@@ -268,8 +273,8 @@ WEIGHTS: list[tuple[str, dict[str, Any], Callable[[dict[str, AnyArray]], object]
     ),
     ("linear", LINEAR, replaced("rate_re", lambda array: array * np.float32(1.1)), "rates and basis"),
     ("linear", LINEAR, replaced("noise_re", lambda array: array * np.float32(1.1)), "coordinates of the modes"),
-    ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu does not follow"),
-    ("linear", CHAIN, without("member"), "noise_.* is missing|member|is not in|noise_im is|noise_re is"),
+    ("linear", LINEAR, replaced("inverse_nu", lambda array: array * 2), "inverse_nu differs from the value"),
+    ("linear", CHAIN, without("member"), "is not an array of this configuration"),
     ("linear", CHAIN, replaced("node_weights", lambda array: array[:, :-1]), "do not match"),
     ("linear", CHAIN, replaced("power_re", lambda array: array * 2), "rates and basis"),
     ("deep", {"observation_size": 1}, replaced("scale", lambda array: -array), "scale contains a value"),

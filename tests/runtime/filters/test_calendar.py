@@ -75,7 +75,7 @@ GOOD = {"zone": "UTC", "slots": 1, "pattern": [[[0.0]] * 7]}
         ({"holidays": ["2024-12-25"]}, r"calendar\.pattern must be .* 8 types of days, 1 slots\], got \[1, 7, 1\]"),
         ({"pattern": [[[0.0]] * 6]}, r"calendar\.pattern must be .*got \[1, 6, 1\]"),
         ({"pattern": [[[float("nan")]] * 7]}, r"calendar\.pattern must contain finite numbers"),
-        ({"pattern": [["a"] * 7]}, r"calendar\.pattern must be numbers"),
+        ({"pattern": [["a"] * 7]}, r"calendar\.pattern must contain a list for each column"),
         ({"patern": 1}, r"unknown entries \['patern'\]"),
     ],
 )
