@@ -26,7 +26,7 @@ def choose_device(name: str) -> torch.device:
 def uses_bfloat16(precision: str, device: torch.device) -> bool:
     """Return whether matrix products are computed in bfloat16 on `device` for a setting of `PRECISIONS`.
 
-    "auto" selects bfloat16 where the hardware multiplies it. Other processors emulate it, about twenty times more
+    "auto" selects bfloat16 where the hardware multiplies it. Other processors emulate it, more than ten times more
     slowly than float32.
     """
     if precision != "auto":

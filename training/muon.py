@@ -1,4 +1,4 @@
-"""Muon in float32. Processors without hardware support for bfloat16 compute in bfloat16 about twenty times more
+"""Muon in float32. Processors without hardware support for bfloat16 compute in bfloat16 more than ten times more
 slowly."""
 
 from __future__ import annotations
