@@ -24,6 +24,9 @@ from rfa.model.attention.reference import AttentionResult, attend
 from rfa.model.dynamics import Dynamics, decay, positive, raw_from_positive, rotate, wrapped_phase
 from rfa.runtime.text.config import StrictConfig
 
+# Initially, every head decays at INITIAL_MU, and its frequencies are spread evenly up to FASTEST, both in 1/time.
+INITIAL_MU, FASTEST = 0.25, 4.0
+
 
 @dataclass(frozen=True)
 class RationalDynamics(Dynamics):
@@ -39,18 +42,13 @@ class RationalDynamics(Dynamics):
 
 @dataclass(frozen=True)
 class AFAConfig(StrictConfig):
-    """One layer of width d_model with heads of head_dim complex dimensions; it predicts `step` dt ahead.
-
-    Initially every head decays at `mu` and its frequencies are spread evenly up to `fastest`, both in 1/time.
-    """
+    """One layer of width d_model with heads of head_dim complex dimensions; it predicts `step` dt ahead."""
 
     observation_size: int
     d_model: int = 128
     n_heads: int = 1
     head_dim: int = 128
     step: float = 1.0
-    mu: float = 0.25
-    fastest: float = 4.0
 
 
 class AdaptiveScalars(nn.Module):
@@ -85,8 +83,8 @@ class AdaptiveParameters(AdaptiveScalars):
 
     def __init__(self, config: AFAConfig) -> None:
         heads, pairs = config.n_heads, config.head_dim // 2
-        super().__init__(torch.full((heads,), config.mu))
-        bank = config.fastest * (torch.arange(pairs) + 0.5) / pairs
+        super().__init__(torch.full((heads,), INITIAL_MU))
+        bank = FASTEST * (torch.arange(pairs) + 0.5) / pairs
         self.frequency = nn.Parameter(bank.repeat(heads, 1))
         self.sigma2_raw = nn.Parameter(raw_from_positive(torch.full((heads,), 0.1)))
 

@@ -23,41 +23,30 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig
 
 Pilot = Literal["truth", "robust", "kalman", "measurement"]
 PILOTS: tuple[Pilot, ...] = ("truth", "robust", "kalman", "measurement")
+# Seconds from a waypoint to the next, and between measurements; number of waypoints that a plan looks ahead; weight of
+# the squared distance to a waypoint, where an input of 1 m/s² costs 1 per second.
+LEG, STEP, AHEAD, WEIGHT = 4.0, 0.2, 3, 30.0
+# Drag in 1/s, process and measurement noise (metres and seconds), and degrees of freedom of the robust filter.
+DRAG, PROCESS, MEASUREMENT, OUTLIER_SCALE, NU = 0.4, 0.1, 0.25, 20.0, 5.0
 
 
 @dataclass(frozen=True)
 class Course:
-    """The course and the noises. Metres and seconds.
-
-    Attributes:
-        leg: Time from a waypoint to the next.
-        ahead: Waypoints that a plan looks ahead.
-        weight: Of the squared distance to a waypoint; an input of 1 m/s² costs 1 per second.
-        outliers, outlier_scale: Share of measurements whose noise is as many times as large.
-    """
+    """The waypoints in metres, and the proportion of measurements whose noise is OUTLIER_SCALE times as large."""
 
     waypoints: tuple[tuple[float, float], ...] = (
         (6, 4), (12, -2), (18, 5), (24, 0), (18, -5), (12, 3), (6, -4), (0, 0),
     )  # fmt: skip
-    leg: float = 4.0
-    step: float = 0.2
-    ahead: int = 3
-    weight: float = 30.0
-    drag: float = 0.4
-    process: float = 0.1
-    measurement: float = 0.25
     outliers: float = 0.1
-    outlier_scale: float = 20.0
-    nu: float = 5.0
 
     @property
     def steps(self) -> int:
-        return round(len(self.waypoints) * self.leg / self.step)
+        return round(len(self.waypoints) * LEG / STEP)
 
     @property
     def plant(self) -> Plant:
         drift, push = np.zeros((4, 4)), np.zeros((4, 2))
-        drift[:2, 2:], drift[2:, 2:], push[2:] = np.eye(2), -self.drag * np.eye(2), np.eye(2)
+        drift[:2, 2:], drift[2:, 2:], push[2:] = np.eye(2), -DRAG * np.eye(2), np.eye(2)
         return Plant(drift, push, np.eye(2))
 
 
@@ -81,8 +70,8 @@ class Estimator:
     def __init__(self, course: Course, vehicles: int, nu: float | None) -> None:
         config = LinearFilterConfig(
             drift=_rows(course.plant.drift),
-            process_noise=_rows(np.diag([0, 0, course.process, course.process])),
-            measurement_noise=_rows(course.measurement * np.eye(2)),
+            process_noise=_rows(np.diag([0, 0, PROCESS, PROCESS])),
+            measurement_noise=_rows(MEASUREMENT * np.eye(2)),
             observation=_rows(np.eye(2, 4)),
             initial_covariance=_rows(0.01 * np.eye(4)),
             nu=nu,
@@ -92,7 +81,7 @@ class Estimator:
             self._filter = LinearFilter(config)
         finally:
             torch.set_default_dtype(torch.float32)
-        self._state, self._step = self._filter.init_state(vehicles), course.step
+        self._state, self._step = self._filter.init_state(vehicles), STEP
         self.present = torch.ones(vehicles, 2, dtype=torch.float64)
 
     @torch.no_grad()
@@ -109,20 +98,20 @@ def drive(course: Course, pilot: Pilot, vehicles: int, seed: int) -> Run:
     """Drive vehicles from the origin. The same seed has the same noises for every pilot."""
     rng = np.random.default_rng(seed)
     plant, controller = course.plant, Controller(course.plant)
-    held = expm(np.block([[plant.drift, plant.control], [np.zeros((2, 6))]]) * course.step)
+    held = expm(np.block([[plant.drift, plant.control], [np.zeros((2, 6))]]) * STEP)
     move, push = held[:4, :4], held[:4, 4:]
     spread = _process(course)
-    estimator = Estimator(course, vehicles, course.nu if pilot == "robust" else None)
+    estimator = Estimator(course, vehicles, NU if pilot == "robust" else None)
     steered = np.zeros((vehicles, 4))  # the effect of the inputs alone
     states, estimates = [np.zeros((vehicles, 4))], [np.zeros((vehicles, 4))]
     measurements, inputs, plans = [], [], []
     for i in range(course.steps):
-        plan = controller.plan(estimates[-1], next_waypoints(course, i * course.step))
+        plan = controller.plan(estimates[-1], next_waypoints(course, i * STEP))
         u = plan.control(0.0)
         plans.append(np.stack([plan.state(t)[0, :2] for t in np.linspace(0, plan.waypoints.times[-1], 25)]))
         states.append(states[-1] @ move.T + u @ push.T + rng.normal(size=(vehicles, 4)) @ spread.T)
-        far = np.where(rng.random((vehicles, 1)) < course.outliers, course.outlier_scale, 1.0)
-        z = states[-1][:, :2] + far * np.sqrt(course.measurement) * rng.normal(size=(vehicles, 2))
+        far = np.where(rng.random((vehicles, 1)) < course.outliers, OUTLIER_SCALE, 1.0)
+        z = states[-1][:, :2] + far * np.sqrt(MEASUREMENT) * rng.normal(size=(vehicles, 2))
         steered = steered @ move.T + u @ push.T
         if pilot == "truth":
             found = states[-1]
@@ -138,8 +127,8 @@ def drive(course: Course, pilot: Pilot, vehicles: int, seed: int) -> Run:
 
 def _process(course: Course) -> np.ndarray:
     """Return a root of the covariance of the process noise of a step, `[4, 4]`, by Van Loan's exponential."""
-    a, q = course.plant.drift, np.diag([0, 0, course.process, course.process])
-    found = expm(np.block([[-a, q], [np.zeros((4, 4)), a.T]]) * course.step)
+    a, q = course.plant.drift, np.diag([0, 0, PROCESS, PROCESS])
+    found = expm(np.block([[-a, q], [np.zeros((4, 4)), a.T]]) * STEP)
     covariance = found[4:, 4:].T @ found[:4, 4:]
     root: np.ndarray = np.linalg.cholesky((covariance + covariance.T) / 2)
     return root
@@ -147,20 +136,20 @@ def _process(course: Course) -> np.ndarray:
 
 def next_waypoints(course: Course, now: float) -> Waypoints:
     """Return the next waypoints, at times from now; the last of them all is a weighted stop."""
-    times = course.leg * np.arange(1, len(course.waypoints) + 1) - now
-    coming = np.flatnonzero(times > course.step / 2)[: course.ahead]
+    times = LEG * np.arange(1, len(course.waypoints) + 1) - now
+    coming = np.flatnonzero(times > STEP / 2)[:AHEAD]
     targets = np.array(course.waypoints, float)[coming]
-    return Waypoints(times[coming], np.eye(2, 4), targets, np.full(targets.shape, course.weight))
+    return Waypoints(times[coming], np.eye(2, 4), targets, np.full(targets.shape, WEIGHT))
 
 
 def scores(course: Course, run: Run) -> dict[str, float]:
     """Return the RMS distance to the waypoints, the share of them missed by 1 m, and the cost of the inputs."""
-    at = np.arange(1, len(course.waypoints) + 1) * round(course.leg / course.step)
+    at = np.arange(1, len(course.waypoints) + 1) * round(LEG / STEP)
     miss = np.linalg.norm(run.states[at, :, :2] - np.array(course.waypoints)[:, None], axis=-1)
     error = np.linalg.norm((run.estimates - run.states)[1:, :, :2], axis=-1)
     return {
         "distance": float(np.sqrt(np.mean(miss**2))),
         "missed": float(np.mean(miss > 1.0)),
         "position_rmse": float(np.sqrt(np.mean(error**2))),
-        "energy": float(np.mean(np.sum(run.inputs**2, axis=(0, 2))) * course.step),
+        "energy": float(np.mean(np.sum(run.inputs**2, axis=(0, 2))) * STEP),
     }

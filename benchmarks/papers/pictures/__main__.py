@@ -19,7 +19,7 @@ from rfa.benchmarks.command import finish, parser
 from rfa.benchmarks.figures import MANY, no_display, panels, save
 from rfa.benchmarks.papers.pictures.kernels import draw_aggregation, draw_kernels, draw_spectra
 from rfa.benchmarks.papers.pictures.maps import draw_maps
-from rfa.benchmarks.papers.pictures.training import MODELS, PicturePlan, trained
+from rfa.benchmarks.papers.pictures.training import MODELS, SIZES, STEPS, trained
 from rfa.measured import origin
 from rfa.training.corpus import prepare_corpus
 
@@ -86,12 +86,11 @@ def summary(name: str, one: Mapping[str, Any]) -> dict[str, Any]:
 def main() -> None:
     options = parser(__doc__, "papers-pictures", needs_data=True, has_figures=True)
     options.add_argument("--runs", type=Path, default=Path("runs") / "pictures", help="folder of the trained models")
-    options.add_argument("--steps", type=int, default=PicturePlan.steps)
+    options.add_argument("--steps", type=int, default=STEPS)
     given = options.parse_args()
     torch.set_num_threads(1)
-    plan = PicturePlan(steps=given.steps)
-    with tqdm(total=plan.steps * len(MODELS), unit="step", disable=None) as bar:
-        found = {name: trained(name, plan, given.data, given.runs, bar.update) for name in MODELS}
+    with tqdm(total=given.steps * len(MODELS), unit="step", disable=None) as bar:
+        found = {name: trained(name, given.steps, given.data, given.runs, bar.update) for name in MODELS}
     records = {name: one for name, (_, one) in found.items()}
     draw_kernels(given.figures / "paper-kernels.png")
     draw_spectra(given.figures / "paper-spectra.png")
@@ -100,12 +99,12 @@ def main() -> None:
     draw_transition(records, given.figures / "paper-transition.png")
     size = next(iter(found.values()))[0].config.vocab_size
     valid = prepare_corpus(given.data, given.runs / "corpus", size).tokens("valid")
-    tokens = torch.from_numpy(np.asarray(valid[: WINDOWS * plan.context], np.int64))
+    tokens = torch.from_numpy(np.asarray(valid[: WINDOWS * SIZES["context"]], np.int64))
     shown = {name: model for name, (model, _) in found.items() if name in ("B1", "B2", "M1", "M2")}
     draw_maps(shown, tokens, given.figures / "paper-maps.png")
     document = {
         **origin("python -m rfa.benchmarks.papers.pictures --data CORPUS"),
-        "plan": vars(plan),
+        "plan": {"steps": given.steps, **SIZES},
         "rows": [summary(name, one) for name, one in records.items()],
         "curves": records,
     }

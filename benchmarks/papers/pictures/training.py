@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,12 @@ MODELS: dict[str, tuple[str, float | None]] = {
 CURVES_FILE = "curves.json"
 
 
-@dataclass(frozen=True)
-class PicturePlan:
-    """Sizes of a run."""
-
-    steps: int = 400
-    batch: int = 8
-    context: int = 128
-    record_every: int = 10
-    validate_every: int = 50
-    validation_tokens: int = 16_384
-    config: str = "small"
+STEPS = 400
+# Sizes of a run. Noises and losses are recorded after these numbers of steps.
+SIZES: dict[str, Any] = {
+    "batch": 8, "context": 128, "record_every": 10, "validate_every": 50, "validation_tokens": 16_384,
+    "config": "small",
+}  # fmt: skip
 
 
 def noises(model: LanguageModel) -> dict[str, list[float | None]]:
@@ -77,34 +72,34 @@ def start_diffusive(model: LanguageModel, steady: float) -> None:
 
 
 def trained(
-    name: str, plan: PicturePlan, data: Path, runs: Path, tick: Callable[[], object] = lambda: None
+    name: str, steps: int, data: Path, runs: Path, tick: Callable[[], object] = lambda: None
 ) -> tuple[LanguageModel, dict[str, Any]]:
     """Return a model of `MODELS` and its curves, trained unless its folder in `runs` holds it."""
     folder, (variant, steady) = runs / name.replace(" ", "-"), MODELS[name]
-    request = {"name": name, **asdict(plan)}
+    context, request = SIZES["context"], {"name": name, "steps": steps, **SIZES}
     if (folder / CURVES_FILE).is_file():
         curves: dict[str, Any] = json.loads((folder / CURVES_FILE).read_text())
         if curves["request"] != request:
             raise ValueError(f"{folder} holds a run of other sizes; choose another --runs")
         return load_run(folder), curves
-    run = LanguageRun.from_file(find_config(plan.config), variant)
-    sizes: dict[str, Any] = {"steps": plan.steps, "batch": plan.batch, "context": plan.context}
+    run = LanguageRun.from_file(find_config(SIZES["config"]), variant)
+    sizes: dict[str, Any] = {"steps": steps, "batch": SIZES["batch"], "context": context}
     run = LanguageRun(replace(run.model, **HEADS), replace(run.training, **sizes))
     corpus = prepare_corpus(data, runs / "corpus", run.model.vocab_size)
     folder.mkdir(parents=True, exist_ok=True)
     trainer = Trainer(run, corpus, folder, torch.device("cpu"))
     if steady is not None:
         start_diffusive(trainer.model, steady)
-    blocks = Blocks(corpus.tokens("train"), plan.context, plan.batch, run.training.seed)
+    blocks = Blocks(corpus.tokens("train"), context, SIZES["batch"], run.training.seed)
     records, losses = [{"step": 0, **noises(trainer.model)}], []
-    for step in range(1, plan.steps + 1):
+    for step in range(1, steps + 1):
         inputs, targets = (torch.from_numpy(part) for part in blocks[step - 1])
         trainer.update(inputs, targets, cross_entropy)
-        if step % plan.record_every == 0:
+        if step % SIZES["record_every"] == 0:
             records.append({"step": step, **noises(trainer.model)})
-        if step % plan.validate_every == 0:
+        if step % SIZES["validate_every"] == 0:
             tokens = corpus.tokens("valid")
-            loss = validation_loss(trainer.averaged, tokens, plan.context, "attention", plan.validation_tokens)
+            loss = validation_loss(trainer.averaged, tokens, context, "attention", SIZES["validation_tokens"])
             losses.append({"step": step, "loss": round(loss, 4)})
         tick()
     trainer.save()
