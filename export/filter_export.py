@@ -109,9 +109,7 @@ def build_graph(source: GraphSource) -> Graph:
     """Export a module as a graph, and return the graph."""
     name_inputs(source.module, source.inputs)
     with torch.no_grad():
-        return export_graph(
-            source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.", decompose=False
-        )
+        return export_graph(source.module, source.inputs, source.outputs, dynamic=source.dynamic, prefix="model.")
 
 
 class _TorchSession:

@@ -40,19 +40,18 @@ def export_graph(
     *,
     dynamic: Mapping[str, Mapping[int, str]],
     prefix: str = "",
-    decompose: bool = True,
 ) -> Graph:
     """Export `module(*inputs)` as an ONNX graph with named inputs and outputs.
+
+    Operators are not decomposed into simpler ones before their translation, because that would take half of the time.
 
     Args:
         module: Module to export.
         inputs: Example arguments of `forward`, by name and in order. Variable dimensions must be at least 2 and all
-            different.
+            different. The graph is traced for sizes that are not smaller; ONNX operators accept smaller ones too.
         outputs: Names for the items of the tuple that `forward` returns.
         dynamic: Names of the variable dimensions of each input. Dimensions with equal names have equal sizes.
         prefix: Prefix of the module's `state_dict` names that is absent in model.safetensors, such as "model.".
-        decompose: Whether the exporter decomposes operators into simpler ones, which takes half of the export time.
-            Otherwise, some operators are translated by the functions in `PLAIN`.
 
     Returns:
         The graph, and the tensors of the `state_dict` that it uses.
@@ -61,11 +60,12 @@ def export_graph(
         ValueError: If a large constant remains in the graph, or an operator changes its input in place.
         torch.onnx.OnnxExporterError: If an operator has no translation.
     """
-    sizes = {name: torch.export.Dim(name) for dims in dynamic.values() for name in dims.values()}
+    least = {name: inputs[key].shape[dim] for key, dims in dynamic.items() for dim, name in dims.items()}
+    sizes = {name: torch.export.Dim(name, min=size) for name, size in least.items()}
     shapes = tuple({dim: sizes[name] for dim, name in dynamic.get(key, {}).items()} for key in inputs)
     options = {"input_names": list(inputs), "output_names": list(outputs), "dynamic_shapes": shapes}
     with _quiet(), torch.no_grad():
-        program = _program(module.eval(), tuple(inputs.values()), options, decompose)
+        program = _program(module.eval(), tuple(inputs.values()), options)
         weights = _weights_to_inputs(program.model, set(module.state_dict()))
         onnxscript.optimizer.optimize(program.model)
     model = onnx_ir.serde.serialize_model(program.model)
@@ -95,14 +95,10 @@ def name_inputs(module: nn.Module, names: Iterable[str]) -> None:
     module.forward = forward
 
 
-def _program(
-    module: nn.Module, examples: tuple[Tensor, ...], options: dict[str, Any], decompose: bool
-) -> torch.onnx.ONNXProgram:
-    source = module if decompose else _captured(module, examples, options["dynamic_shapes"])
-    arguments: dict[str, Any] = {"args": examples} if decompose else {}
-    table = EXACT if decompose else EXACT | PLAIN
-    fixed: dict[str, Any] = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": table}
-    program: torch.onnx.ONNXProgram | None = torch.onnx.export(source, **arguments, **options, **fixed)
+def _program(module: nn.Module, examples: tuple[Tensor, ...], options: dict[str, Any]) -> torch.onnx.ONNXProgram:
+    source = _captured(module, examples, options["dynamic_shapes"])
+    fixed: dict[str, Any] = {"dynamo": True, "optimize": False, "verbose": False, "custom_translation_table": TABLE}
+    program: torch.onnx.ONNXProgram | None = torch.onnx.export(source, **options, **fixed)
     if program is None:
         raise ValueError("the ONNX exporter returned no graph")
     return program
@@ -115,6 +111,8 @@ def _captured(
     program = torch.export.export(module, inputs, dynamic_shapes=shapes)
     parts = [part for part in program.graph_module.modules() if isinstance(part, torch.fx.GraphModule)]
     targets = {node.target for part in parts for node in part.graph.nodes}
+    for part in parts:
+        part.graph.eliminate_dead_code()
     for target in targets:
         if isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable:
             raise ValueError(f"{target} changes a tensor in place, which ONNX graphs do not support")
@@ -155,6 +153,10 @@ def _and(self: Any, other: Any) -> Any:
     return OPSET.And(self, other)
 
 
+def _or(self: Any, other: Any) -> Any:
+    return OPSET.Or(self, other)
+
+
 def _cast(
     self: Any, dtype: int, non_blocking: bool = False, copy: bool = False, memory_format: str | None = None
 ) -> Any:
@@ -172,6 +174,14 @@ def _diag_embed(self: Any, offset: int = 0, dim1: int = -2, dim2: int = -1) -> A
     return OPSET.Where(is_diagonal, OPSET.Unsqueeze(self, [-2]), OPSET.CastLike(0.0, self))
 
 
+def _rms_norm(self: Any, normalized_shape: Any, weight: Any = None, eps: float | None = None) -> Any:
+    if len(normalized_shape) != 1 or weight is None or eps is None:
+        raise ValueError("rms_norm can be exported to ONNX only for the last dimension, with weight and eps")
+    mean = OPSET.ReduceMean(OPSET.Mul(self, self), [-1], keepdims=1)
+    normed = OPSET.Mul(self, OPSET.Reciprocal(OPSET.Sqrt(OPSET.Add(mean, eps))))
+    return OPSET.Mul(normed, weight)
+
+
 def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, append: Any = None) -> Any:
     if n != 1 or append is not None:
         raise ValueError("diff can be exported to ONNX only with n=1 and without append")
@@ -180,18 +190,20 @@ def _difference(self: Any, n: int = 1, dim: int = -1, prepend: Any = None, appen
     return OPSET.Sub(later, OPSET.Slice(joined, [0], [-1], [dim]))
 
 
-# `EXACT` replaces translations of the exporter. `PLAIN` translates operators that the exporter would decompose.
-EXACT: dict[Callable[..., Any], Callable[..., Any]] = {torch.ops.aten.scalar_tensor.default: _exact_scalar}
-PLAIN: dict[Callable[..., Any], Callable[..., Any]] = {
+# Translations of operators that the exporter would decompose, and a replacement for one of its translations.
+TABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    torch.ops.aten.scalar_tensor.default: _exact_scalar,
     torch.ops.aten.square.default: _square,
     torch.ops.aten.rsub.Scalar: _subtract_from,
     torch.ops.aten.mT.default: _transpose,
     torch.ops.aten.numpy_T.default: _reverse_axes,
     torch.ops.aten.__and__.Tensor: _and,
+    torch.ops.aten.__or__.Tensor: _or,
     torch.ops.aten.to.dtype: _cast,
     torch.ops.aten.eye.default: _eye,
     torch.ops.aten.diag_embed.default: _diag_embed,
     torch.ops.aten.diff.default: _difference,
+    torch.ops.aten.rms_norm.default: _rms_norm,
 }
 
 
