@@ -27,6 +27,10 @@ LINKING = [*READ, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", ROOT / "expor
 OPERATED = DOCS / "deploy" / "README.md"
 
 
+# Guides whose examples take more than 3 s. `make test` runs those of README, the quickstarts and the other guides.
+LONG_GUIDES = ("backtest", "events", "examples", "many", "python", "systems", "text", "training", "watch")
+
+
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
@@ -38,7 +42,8 @@ def examples() -> list[object]:
         blocks = [block for block in parse_blocks(page.read_text(encoding="utf-8")) if block.is_run]
         slow = [block for block in blocks if block.mark.startswith(SLOW)]
         if len(blocks) > len(slow):
-            found.append(pytest.param(page, False, id=name_of(page)))
+            is_long = page.parent.name == "guides" and page.stem in LONG_GUIDES
+            found.append(pytest.param(page, False, id=name_of(page), marks=[pytest.mark.slow] if is_long else []))
         if slow:
             found.append(pytest.param(page, True, id=f"{name_of(page)} with slow ones", marks=pytest.mark.slow))
     return found

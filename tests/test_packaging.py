@@ -109,6 +109,7 @@ def test_a_wheel_has_every_layer_its_data_and_the_bundles(wheel: Path) -> None:
     assert (wheel / "rfa" / "py.typed").is_file()
 
 
+@pytest.mark.slow  # starts a server; `rfa serve` is tested by test_docs.py
 def test_a_wheel_serves_from_a_folder_of_somebody_elses_modules(wheel: Path, tmp_path: Path) -> None:
     """The user's own `model.py`, `service.py` and `utils.py` lie where the command is called."""
     for name in (*SHIPPED, "utils", "benchmarks"):
