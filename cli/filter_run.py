@@ -140,7 +140,7 @@ class Task:
             )
         if self.alarm.needs_times and series.clock is None:
             raise ValueError(
-                f"--mute requires times, but {file} has no time column; name it with --time, or leave out --mute"
+                f"--mute requires times, but no time column was found in {file}; name one with --time, or leave out --mute"
             )
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(

@@ -60,7 +60,7 @@ SeriesFiles = Annotated[
     list[str] | None,
     typer.Option(
         help=(
-            "File of series to train on, in addition to synthetic series. It is read in the same way as by rfa "
+            "File of series to train on, in addition to synthetic series. It is read like the input of rfa "
             "filter. Repeatable."
         ),
         metavar="FILE",
@@ -134,7 +134,7 @@ def train_filter(
     data: Annotated[
         str,
         typer.Option(
-            help="File of series, read in the same way as by rfa filter, or simulate:oscillator for simulated data.",
+            help="File of series, read like the input of rfa filter, or simulate:oscillator for simulated data.",
             metavar="FILE|simulate:NAME",
         ),
     ],

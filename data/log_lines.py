@@ -68,7 +68,8 @@ def read_log(text: str) -> Rows | None:
 
 
 def is_log_line(line: str) -> bool:
-    """Return whether a line begins with a time, and contains the level or program of a log."""
+    """Return whether a line begins with a time and contains a log level or the name of a program, or is a line of the
+    access log of a web server."""
     stamp = _STAMP.match(line)
     return stamp is not None and (stamp["web"] is not None or _LEVEL.search(line, stamp.end()) is not None)
 

@@ -3,7 +3,7 @@
     precision = 1 / (v a(gain) b(surprise))
 
 v is the model's variance of the state, averaged over components like the squared error. a and b are piecewise linear
-tables, which are constant outside their points. They have these arguments:
+functions, which are constant beyond their first and last point. Their arguments are:
 
     gain       ratio of the traces of the state covariance and the innovation covariance
     surprise   running novelty, which is high after observations that the model did not expect

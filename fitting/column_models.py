@@ -153,7 +153,7 @@ def periods_of(column: Column, times: np.ndarray, values: np.ndarray, config: St
     periods = [period / column.time_step for period in config.seasons]
     if min(periods, default=np.inf) <= 2:
         raise ValueError(
-            f"seasons must be longer than two time steps of the data, {2 * column.time_step:g}, got "
+            f"seasons must be longer than two time steps of the data ({2 * column.time_step:g}), got "
             f"{min(config.seasons):g}"
         )
     return periods

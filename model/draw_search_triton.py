@@ -54,7 +54,7 @@ def lowest_edge(lowest, top_p, is_cut, UNIT_BITS: tl.constexpr, TOKEN_BITS: tl.c
 
 @triton.jit
 def edges(lowest, o_w, EDGES: tl.constexpr):
-    """Return EDGES evenly spaced exponents in ascending order, from `lowest` to below 0."""
+    """Return EDGES evenly spaced exponents in [lowest, 0), in ascending order."""
     return lowest * ((EDGES - o_w).to(tl.float32) / EDGES)
 
 

@@ -117,7 +117,8 @@ class Tile(NamedTuple):
         return self.PARTS if self.PARTS > 1 and not self.is_of_many else max(WARPS, self.PARTS)
 
     def grid(self, rows: int) -> tuple[int, int]:
-        """Return the grid of programs. Columns vary first, because programs with the same rows read the same input."""
+        """Return the grid of programs. The column varies fastest, because programs with the same rows read the same
+        input."""
         return blocks_of(self.COLUMNS, self.BN), blocks_of(rows, self.BM)
 
 

@@ -188,7 +188,7 @@ class SeriesTrainer(Scheduled):
 
     @property
     def series(self) -> int:
-        """Number of synthetic series that were used so far."""
+        """Number of synthetic series that have been used so far."""
         return self.step * self.run.training.batch
 
     def save(self) -> None:

@@ -1,5 +1,5 @@
-"""Device functions of the gradient kernels. They compute phi, its slope, and the weights and gradients of each pair of
-tokens.
+"""Device functions of the gradient kernels. They compute phi, its derivative, and the weights and gradients of each
+pair of tokens.
 
 The equations and the notation are in `triton_backward.py`.
 """

@@ -39,7 +39,7 @@ class Eigenpairs(NamedTuple):
 
 
 def transition(drift: Eigenpairs, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return F(lag) and Q(lag), `[..., n, n]`. `lag` is `[...]` >= 0."""
+    """Return F(lag) and Q(lag), each `[..., n, n]`, for nonnegative lags `[...]`."""
     f = propagator(drift, drift.rate_re, drift.rate_im, lag)
     return f, from_basis(drift.basis_re, drift.basis_im, *modal_noise(drift, lag))
 

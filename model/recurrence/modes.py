@@ -63,7 +63,7 @@ WORTH_SORTING = 1 << 12
 
 
 def transition(drift: Drift, lag: Tensor) -> tuple[Tensor, Tensor]:
-    """Return F(lag) and Q(lag), `[..., n, n]`. `lag` is `[...]` >= 0."""
+    """Return F(lag) and Q(lag), each `[..., n, n]`, for nonnegative lags `[...]`."""
 
     def at(lag: Tensor) -> tuple[Tensor, Tensor]:
         if isinstance(drift, Eigenpairs):

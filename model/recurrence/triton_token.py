@@ -185,8 +185,8 @@ def over_dims(b_x):
 
 @triton.jit
 def over_slots(b_x):
-    """Return the sum over the slots of a tile [S, R] or [2, S, D]. Adjacent slots, which are in one warp in the step,
-    are added first.
+    """Return the sum of a tile [S, R] or [2, S, D] over the slots. Adjacent slots are added first. In the kernel that
+    processes one token, they are in the same warp.
     """
     for _ in tl.static_range(5):
         if len(b_x.shape) == 2:

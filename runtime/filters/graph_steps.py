@@ -1,8 +1,8 @@
 """Process observations of deep filters with ONNX graphs in float32. One call processes one observation of each of many
 streams.
 
-Rows are padded to a few counts, which are multiples of the vector width. The loops of the graphs then have no scalar
-tail, and the results of a row do not depend on the other rows.
+The number of rows is padded to one of a few sizes, which are multiples of the vector width. Therefore, the loops of the
+graphs have no scalar tail, and the results of a row do not depend on the other rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -120,8 +120,8 @@ class GraphSteps:
         return call.outputs, call.trace
 
     def _step_rows(self, call: StepCall, rows: list[int], memory: Any) -> list[int]:
-        """Process one observation of each stream. Rows whose results are not finite are processed again with each
-        factor in NOISE_RETRIES on the noise. Return the rows whose results are finite with none of these factors."""
+        """Process one observation of each stream. Rows with non-finite results are processed again, with the noise
+        multiplied by each factor in NOISE_RETRIES in turn. Return the rows whose results are still not finite."""
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break

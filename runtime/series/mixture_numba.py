@@ -13,8 +13,8 @@ The linearised loss bounds the regret against the best fixed *combination* of ex
 against the best expert. Nothing is discounted, so there is no memory length to choose. An expert without a forecast is
 treated as if its forecast were the mixture.
 
-The quantiles are those of the network, shifted to m. Their distances from m are multiplied by the ratio of the mean
-absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead is stored, and is
+The quantiles are those of the network, shifted so that the median is m. Their distances from m are multiplied by the
+ratio of the mean absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead is stored, and is
 halved with each row. If it exceeds the width of the 90 % interval, both sides of the interval are as wide as this
 error.
 

@@ -16,7 +16,7 @@ and as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing
 The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. Infinite and empty intervals are
 exact for v. The reported coverage is that of the intervals in replies.
 
-Each observation scores the one-step forecast, whatever the lag since the previous observation. A forecast at another
+The one-step forecast is scored against each observation, whatever the lag since the previous one. A forecast at another
 horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is
 the median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most MAX_PENDING).
 The index of a forecast is the step that it is for, modulo their number. If a forecast is already pending at that index,

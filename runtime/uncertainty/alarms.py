@@ -123,14 +123,14 @@ OPTIONS: Final = ("rate", "direction", "min_deviation", "range", "quiet", "rules
 
 
 def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
-    """Return the alarm options with these values by name. If `options` is None, there are no alarms.
+    """Return alarm options from a mapping of names to values. If `options` is None, alarms are disabled.
 
     Args:
-        options: Values of the options by name. See `alarm`.
+        options: Mapping from option names to values. See `alarm`.
         tz: Time zone of maintenance windows.
 
     Raises:
-        InvalidInput: If an option is unknown, missing or invalid. The message names it.
+        InvalidInput: If an option is unknown, missing or invalid. The message names the option.
     """
     if options is None:
         return NEVER

@@ -208,7 +208,7 @@ def _beside(numbers, k, offset):
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a deviation leads to a value within the range of the profile in bin k and its neighbours, up to a
+    """Return whether a value with this deviation is within the range of the profile in bin k and its neighbours, up to a
     tolerance. Return False if the profile is flat or unknown there."""
     if cells[PROFILE + k] == UNSEEN:
         return False
@@ -226,8 +226,7 @@ def _is_usual_in(numbers, cells, k, y, deviation, spread):
 
 @inline_jit
 def is_usual(numbers, cells, value, change, time, deviation, step):
-    """Return whether a deviation leads to a value that is usual at its time of day, on either kind of day (working day
-    or weekend)."""
+    """Return whether a value with this deviation is usual at its time of day, on working days or on weekends."""
     k, hour, _ = _places(numbers, time, step)
     is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
     if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):

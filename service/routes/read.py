@@ -1,4 +1,4 @@
-"""POST /read, which returns the series in a file. The file is read in the same way as by `rfa filter`."""
+"""POST /read, which returns the series in a file. The file is read like the input of `rfa filter`."""
 
 from __future__ import annotations
 

@@ -107,8 +107,8 @@ class FilterSeries(Request):
         min_length=1,
         max_length=MOST_COVARIATES,
         description=(
-            f"{COVARIATES}. Each column has one value per observation, followed by one value for each row of `ahead`. "
-            f"It may have up to {MAX_AHEAD} values after the last observation, at the usual time step"
+            f"{COVARIATES}. Each column has one value per observation, followed by future values at the usual time "
+            f"step: at least one for each row of `ahead`, and at most {MAX_AHEAD}"
         ),
     )
     system: System = None

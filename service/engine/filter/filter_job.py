@@ -52,7 +52,7 @@ class FilterJob(RecurrentJob):
 
     @property
     def filtered(self) -> int:
-        """Number of observations that were filtered so far."""
+        """Number of observations that have been filtered so far."""
         return self.position
 
     @property

@@ -25,7 +25,7 @@ class SequenceJob(Job):
 
     @property
     def filtered(self) -> int:
-        """Number of observations that were filtered so far."""
+        """Number of observations that have been filtered so far."""
         return self.steps
 
     def no_steps(self) -> Steps:

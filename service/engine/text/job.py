@@ -45,8 +45,7 @@ class TextSequence:
 
     @property
     def draws(self) -> int:
-        """Number of tokens that were sampled so far. The random number for the next token is derived from this
-        number."""
+        """Number of tokens that have been sampled so far. The random number for the next token is derived from it."""
         return self.earlier + len(self.events)
 
     def defer(self) -> None:
@@ -115,7 +114,7 @@ class GenerateJob(Job):
 
     @property
     def token_count(self) -> int:
-        """Number of tokens of the prompt and of all continuations that were processed so far."""
+        """Number of tokens of the prompt and of all continuations that have been processed so far."""
         return (len(self.prompt) if self.streams else self.prefilled) + sum(len(s.events) for s in self.streams)
 
     @property
@@ -126,7 +125,7 @@ class GenerateJob(Job):
 
     @property
     def scored_prompt(self) -> ScoredPrompt:
-        """Tokens of the prompt in this request, and the scores that were computed so far."""
+        """Tokens of the prompt in this request, and the scores that have been computed so far."""
         resumed = self.options.resumed is not None
         scores = TokenScores.joined(self.score_parts) if self.score_parts else None
         return ScoredPrompt(self.prompt[resumed:], scores, self.model.vocabulary, not resumed, self._is_text)
