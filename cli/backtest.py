@@ -99,7 +99,7 @@ def _check_outputs(sources: Sequence[str], out: Path | None, figures: Path | Non
     if out is not None:
         check_output("--out", out, (".json",), sources)
     if figures is not None and figures.exists() and not figures.is_dir():
-        raise ValueError(f"--figures: {str(figures)!r} is a file; name a directory")
+        raise ValueError(f"--figures must be a directory, but {str(figures)!r} is a file")
 
 
 def _of_files(batch: FilterBatch, windows: Windows | None) -> list[SeriesBacktest]:

@@ -105,7 +105,7 @@ def bench_cost(
         raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, got {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError(
-            "the committed table contains all architectures; to measure only some of them, name another file with --out"
+            "the committed table contains all architectures; to measure only some of them, specify another file with --out"
         )
     print_benchmark("cost", write_cost(out, architecture), as_json)
 
@@ -218,7 +218,7 @@ def bench_series(
     data: Annotated[
         Path,
         typer.Option(
-            help="Directory with m4, ett and gift. They are not part of the repository and must be downloaded.",
+            help="Directory that contains the data sets m4, ett and gift, which must be downloaded separately.",
             metavar="DIR",
         ),
     ],
@@ -243,7 +243,12 @@ def bench_nab(
     data: Annotated[
         Path,
         typer.Option(
-            help="Directory of the Numenta Anomaly Benchmark, with data and windows.json.", exists=True, file_okay=False
+            help=(
+                "Directory of the Numenta Anomaly Benchmark. It must contain the directory data and the file "
+                "windows.json."
+            ),
+            exists=True,
+            file_okay=False,
         ),
     ],
     bundle: BundleName = "auto",

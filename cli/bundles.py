@@ -22,7 +22,7 @@ def served_bundles(bundles: list[Path] | None = None, *, ignore: frozenset[str] 
     check_names({name: value for name, value in os.environ.items() if name not in ignore})
     found = tuple(bundles or ()) or Settings().models.bundles
     if not found:
-        raise FileNotFoundError("no bundles found; name one with --bundle, or set RFA_BUNDLES to their directories")
+        raise FileNotFoundError("no bundles found; specify one with --bundle, or set RFA_BUNDLES to bundle directories")
     return found
 
 

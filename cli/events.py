@@ -57,7 +57,7 @@ def log_events(
     has_templates = templates is not None and templates.is_file()
     known = json.loads(templates.read_text()) if templates is not None and has_templates else []
     if not isinstance(known, list) or not all(isinstance(text, str) for text in known):
-        raise ValueError(f"--templates {templates} is not a file written by this command; name another file")
+        raise ValueError(f"--templates {templates} was not written by this command; specify another file")
     if counts is not None and (session is not None or as_json):
         raise ValueError(
             "--counts prints JSON lines for all sessions and does not support --session or --json; remove them"

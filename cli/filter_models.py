@@ -74,8 +74,8 @@ def load_system(path: Path) -> Filters:
             raise ValueError(f"{path.name}: {error}") from None
         if not series.is_dated and any(runtime.calendar is not None for _, runtime in found):
             raise ValueError(
-                f"{path.name} uses a calendar, but the times in the file are not dates; name the date column with "
-                "--time"
+                f"{path.name} uses a calendar, but the times in the file are not dates; specify the date column "
+                "with --time"
             )
         return found
 

@@ -53,7 +53,9 @@ System = Annotated[
 ]
 Horizon = Annotated[
     str | None,
-    typer.Option(help="Number of rows to forecast after the end, such as 24, or a duration such as 30min, 6h or 1d."),
+    typer.Option(
+        help="Number of rows to forecast after the last row, such as 24, or a duration such as 30min, 6h or 1d."
+    ),
 ]
 Leads = Annotated[
     list[str] | None,

@@ -54,15 +54,15 @@ def check_output(option: str, path: Path, endings: Sequence[str], sources: Seque
     folder = path.parent
     if not folder.is_dir():
         raise ValueError(
-            f"{option}: the directory {str(folder)!r} does not exist; create it, or name another directory"
+            f"{option}: the directory {str(folder)!r} does not exist; create it, or specify another directory"
         )
     if path.is_dir():
-        raise ValueError(f"{option}: {str(path)!r} is a directory; name a file")
+        raise ValueError(f"{option}: {str(path)!r} is a directory, but must be a file")
     if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ValueError(f"{option}: no permission to write {str(path)!r}; name another file")
+        raise ValueError(f"{option}: no permission to write {str(path)!r}; specify another file")
     files = (Path(source) for source in sources if "://" not in source and source != "-")
     if path.exists() and any(file.exists() and file.samefile(path) for file in files):
-        raise ValueError(f"{option}: {str(path)!r} is the input file; name another file")
+        raise ValueError(f"{option}: {str(path)!r} is the input file; specify another file")
 
 
 def write_outputs(batch: FilterBatch, out: Path | None, plot: Path | None, *, as_json: bool) -> None:

@@ -135,12 +135,12 @@ class Task:
 
         if self.alarm.needs_times == "rate" and series.clock is None:
             raise ValueError(
-                f"{self.option} is a rate per time, but {file} has no time column; use a share of the rows such as "
-                "0.001"
+                f"{self.option} is a rate per unit of time, but {file} has no time column; use a fraction of the rows, "
+                "such as 0.001"
             )
         if self.alarm.needs_times and series.clock is None:
             raise ValueError(
-                f"--mute requires times, but no time column was found in {file}; name one with --time, or leave out --mute"
+                f"--mute requires times, but no time column was found in {file}; specify it with --time, or omit --mute"
             )
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(

@@ -243,5 +243,5 @@ def _series_network(source: str) -> SeriesNetwork:
 
     model = load_model(_run_or_bundle(source))
     if not isinstance(model, Network):
-        raise ValueError(f"--from {source} is not a series network; name a bundle or run of a series network")
+        raise ValueError(f"--from {source} is not a series network; specify a bundle or run of a series network")
     return model

@@ -90,7 +90,7 @@ def init(
     from rfa.library.watch.init import write_config
 
     if out.exists():
-        raise ValueError(f"{out} already exists; name another file with --out")
+        raise ValueError(f"{out} already exists; specify another file with --out")
     out.write_text(write_config(url), encoding="utf-8")
     typer.echo(f"{out} written; start watching with `rfa watch {out}`")
 
@@ -151,7 +151,7 @@ def _check(options: Config) -> None:
         and not options.state.file.absolute().parent.is_dir()
     ):
         raise ValueError(
-            f"state.file: the directory of {options.state.file} does not exist; create it, or name another directory"
+            f"state.file: the directory of {options.state.file} does not exist; create it, or specify another directory"
         )
     source = Prometheus(options.source.prometheus) if options.source.prometheus is not None else None
     for query in options.query:

@@ -136,7 +136,7 @@ def read_clock(
         return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
         raise ValueError(
-            f"column {name!r} has type {column.type}, which cannot contain times; name another time column with --time"
+            f"column {name!r} has type {column.type}, which cannot contain times; specify another time column with --time"
         )
     is_iso = time_format is None and not (len(column) and PERSIAN.match((column[0].as_py() or "").strip()))
     if is_iso and (stamps := cast_iso(column)) is not None and not stamps.null_count:
@@ -240,7 +240,7 @@ def _note(time_format: str, zone: str) -> str:
 def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
     if column.null_count:
         row = rows[int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))]
-        raise ValueError(f"row {row}, column {name!r}: the time is missing ({column.null_count} such cells)")
+        raise ValueError(f"row {row}, column {name!r}: the time is missing ({column.null_count} cells in total)")
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:

@@ -96,5 +96,5 @@ def _numbers(column: Any) -> np.ndarray:
     try:
         numbers = pc.cast(cells, pa.float64())
     except pa.ArrowInvalid as error:
-        raise ValueError(f"a part of a time is not a number: {error}; name the time column with --time") from None
+        raise ValueError(f"a part of a time is not a number: {error}; specify the time column with --time") from None
     return np.asarray(numbers.to_numpy(), np.float64)

@@ -158,7 +158,7 @@ def check_signs(columns: Mapping[str, Any], values: Iterable[np.ndarray]) -> Non
         if len(cells) == 2 and any({cell.lower() for cell in cells} == {*pair} for pair in SIGNS):
             raise ValueError(
                 f"column {name!r} contains {cells[0]!r} and {cells[1]!r}, which may indicate the signs of the values; "
-                f"use --by {name!r} to read one series for each of them, or name the value columns with --column"
+                f"use --by {name!r} to read one series for each of them, or specify the value columns with --column"
             )
 
 

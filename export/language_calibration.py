@@ -213,7 +213,8 @@ def _joined(parts: Iterable[ChosenTokens]) -> ChosenTokens:
 def _calibrate_mode(
     model: LanguageModel, mode: Mode, fit: NDArray[np.int64], held_out: NDArray[np.int64]
 ) -> dict[str, Any]:
-    """Return the entry of a mode in calibration.json, computed from windows of tokens `[windows, window + 1]`."""
+    """Fit the calibration of a mode on `fit`, evaluate it on `held_out`, and return its entry in calibration.json. Both
+    arrays contain windows of tokens, `[N, window + 1]`."""
     temperature = _temperature(model, fit, mode)
     tails: list[Reals] = []
     raw, scaled = _chosen(_add_tails(_passes(model, held_out, mode), temperature, tails), (1.0, temperature))

@@ -1,7 +1,7 @@
 """ONNX graphs of a language model. A model without memory slots has only the graph `attention`.
 
     step       processes one token of every stream in recurrent mode, from state to state
-    prefill    processes many tokens in recurrent mode; projections and readout are batched, and the slots are in a Scan
+    prefill    processes many tokens in recurrent mode; only the update of the slots is a Scan node, the rest is batched
     attention  processes new tokens with a cache of keys and values; returns the new rows, which the caller stores
 
 README.md in this directory describes the interfaces. The graphs compute phases in float64.
@@ -70,8 +70,8 @@ class StepGraph(_RecurrentGraph):
 class PrefillGraph(_RecurrentGraph):
     """Wraps `LanguageModel.prefill` for rows of different lengths.
 
-    Only the update of the slots is a Scan over tokens. The readout is one batched operation. The state of a row is the
-    state after its last valid token, bit for bit, so padding has no effect.
+    Only the update of the slots is a Scan node over tokens. The readout is one batched operation. The state of a row is
+    the state after its last valid token, bit for bit, so padding has no effect.
     """
 
     def forward(self, tokens: Tensor, length: Tensor, position: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:

@@ -235,7 +235,7 @@ class PandasData:
         if index.nlevels > 1 and len(used) < index.nlevels:
             left = [label for number, label in enumerate(index.names) if number not in used.values()]
             raise ValueError(
-                f"the index has a level {left[0]!r} that is neither the time nor a key; name it in `by`, or use "
+                f"the index has a level {left[0]!r} that is neither the time nor a key; add it to `by`, or use "
                 "reset_index()"
             )
         return used

@@ -35,7 +35,7 @@ def run_series(
             if alarms.needs_times == "rate"
             else ("mute", "leave out mute")
         )
-        raise ValueError(f"{needs} requires times, but no time column was found; name one with `time`, or {remedy}")
+        raise ValueError(f"{needs} requires times, but no time column was found; specify it with `time`, or {remedy}")
     for row in np.flatnonzero(np.abs(series.times) > LARGEST_TIME)[:1].tolist():
         raise ValueError(f"row {rows_of(series)[row] + 1}: times must be at most {LARGEST_TIME:g} in absolute value")
     if is_most(alarms, step := usual_step(series)):

@@ -214,7 +214,7 @@ class Stream:
     ) -> Row:
         values = numbers(y, self._size)
         if noise != 1.0 and not LEAST_NOISE <= noise <= MOST_NOISE:
-            raise ValueError(f"noise must be from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise!r}")
+            raise ValueError(f"noise must be between {LEAST_NOISE:g} and {MOST_NOISE:g}, got {noise!r}")
         inputs = known_values(known, self._covariates, 1 + len(self._request.horizon))
         held = None if inputs is None else inputs.ravel().tolist()
         return Row(self._pool_slot, time, values, noise, self._readout, self._seed, held)

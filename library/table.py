@@ -76,7 +76,7 @@ class TableColumns:
             if name not in schema.names:
                 raise ValueError(f"there is no column {name!r}; the columns are {', '.join(map(repr, schema.names))}")
         if not values:
-            raise ValueError("no column contains numbers to filter; name a column in values")
+            raise ValueError("no column contains numbers to filter; specify a column in values")
         return TableColumns(self.key, self.time, values, self.state, self.fields, self.tz)
 
 

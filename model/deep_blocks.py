@@ -63,7 +63,7 @@ class DeepFilterConfig(StrictConfig):
         if not (self.time_unit > 0 and math.isfinite(self.time_unit)):
             raise ValueError(f"time_unit must be positive, got {self.time_unit}")
         if len(self.memory) != 2 or not 0 < self.memory[0] <= self.memory[1]:
-            raise ValueError(f"memory must be two positive numbers in increasing order, got {self.memory}")
+            raise ValueError(f"memory must be two positive numbers in non-decreasing order, got {self.memory}")
 
 
 class FilterBlock(nn.Module):

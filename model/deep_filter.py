@@ -155,8 +155,8 @@ class DeepFilter(StateFilter):
         rules: tuple[Sensor, Robustness],
         log_factors: Tensor | None = None,
     ) -> tuple[DenseUpdate, tuple[Tensor, Tensor]]:
-        """Predict and update the state. Return the update and the prediction. `log_factors` are the noise factors after
-        the previous token. If None, they are 1."""
+        """Predict and update the state. Return the update and the prediction. `log_factors` are the logarithms of the
+        noise factors after the previous token. If None, the factors are 1."""
         (f, q), factor = moves, token.noise_scale.square()
         if log_factors is not None:
             process, measurement = torch.exp(log_factors).unbind(-1)
@@ -299,5 +299,6 @@ class DeepFilter(StateFilter):
 
 
 def mean_per_component(log_likelihood: Tensor, present: Tensor) -> Tensor:
-    """Return the mean log-likelihood per observed component, which is the unit of the training loss."""
+    """Return the mean log-likelihood per observed component. The terms of the training loss are negatives of such
+    means."""
     return log_likelihood.sum() / present.sum().clamp(min=1)

@@ -113,7 +113,7 @@ class LanguageModel(TwoModeNetwork):
     @passes.setter
     def passes(self, passes: int) -> None:
         if not 1 <= passes <= self.config.inner:
-            raise ValueError(f"passes must be from 1 to {self.config.inner}, got {passes}")
+            raise ValueError(f"passes must be between 1 and {self.config.inner}, got {passes}")
         self._passes = passes
         for block in self._layers():
             if isinstance(block.mixer, RobustMixer):

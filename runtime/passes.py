@@ -43,6 +43,6 @@ class PassesRange(NamedTuple):
         if passes is None:
             return self.most
         if not self.least <= passes <= self.most:
-            allowed = f"from {self.least} to {self.most}" if self.are_chosen else f"{self.most}, or null"
+            allowed = f"between {self.least} and {self.most}" if self.are_chosen else f"{self.most}, or null"
             raise InvalidInput(f"{field} of model {name!r} must be {allowed}", param=field, code="out_of_range")
         return passes

@@ -313,7 +313,7 @@ def _numbers(name: str, column: Any) -> np.ndarray:
         ticks = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}[kind.unit]
         column = pa.compute.divide(column.cast(pa.int64()).cast(pa.float64(), safe=False), float(ticks))
     elif not (pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_null(kind)):
-        message = f"values.{name} must contain numbers, not {kind}; if it is a key column, name it in `by`"
+        message = f"values.{name} must contain numbers, not {kind}; if it is a key column, add it to `by`"
         raise InvalidRequest(message, param=f"values.{name}", code="not_numbers")
     values: np.ndarray = column.cast(pa.float64(), safe=False).to_numpy()
     return values

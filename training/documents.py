@@ -158,7 +158,7 @@ def _batches(file: Path, field: str) -> Iterator[Any]:
 def _check_column(field: str, schema: Any, file: Path) -> None:
     if field not in schema.names:
         names = ", ".join(schema.names)
-        raise ValueError(f"{file}: there is no column {field!r} among {names}; name the text column with --field")
+        raise ValueError(f"{file}: there is no column {field!r} among {names}; specify the text column with --field")
     # Hugging Face datasets stores values of mixed types as strings that contain JSON, and their type in the metadata.
     described = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
     kind = described.get("info", {}).get("features", {}).get(field, {}).get("_type", "Value")
@@ -170,5 +170,5 @@ def _checked(value: Any, field: str, names: list[str], where: str) -> str:
     if not isinstance(value, str):
         is_missing = value is None and field not in names
         found = f"no field {field!r} among {', '.join(names)}" if is_missing else f"field {field!r} is not a string"
-        raise ValueError(f"{where}: {found}; name the text field with --field")
+        raise ValueError(f"{where}: {found}; specify the text field with --field")
     return value

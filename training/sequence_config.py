@@ -42,7 +42,7 @@ class SequenceTrainingConfig(OptimiserConfig):
             raise ValueError(f"minutes must be > 0 and finite, got {self.minutes}")
 
     def check_positive(self, *names: str) -> None:
-        """Raise ValueError if a count is less than 1."""
+        """Raise ValueError if one of the named fields is less than 1."""
         for name in names:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be >= 1, got {getattr(self, name)}")

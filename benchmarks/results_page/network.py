@@ -33,7 +33,7 @@ def ratios(document: Document, task: str, name: str) -> Ratios | None:
 
 
 def over_naive(document: Document, name: str, tasks: Sequence[str] | None = None) -> Ratios | None:
-    """Return MASE and WQL relative to the naive forecast, as geometric means over tasks (default: all), for models
+    """Return geometric means of MASE and WQL, relative to the naive forecast, over tasks (default: all) for models
     with all of them.
     """
     found = [ratios(document, task, name) for task in (document["tasks"] if tasks is None else tasks)]

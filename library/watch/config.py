@@ -186,7 +186,7 @@ class StdoutSink(Section):
 
 
 class Sinks(Section):
-    """Destinations of the outputs. The URL for remote write includes its path; the URL of the Alertmanager does not."""
+    """Destinations of the outputs. The URL for remote write includes its path; the URL of Alertmanager does not."""
 
     metrics: MetricsSink | None = None
     stdout: StdoutSink | None = None

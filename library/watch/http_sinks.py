@@ -1,4 +1,4 @@
-"""Sinks that send HTTP requests: remote write, the Alertmanager and webhooks."""
+"""Sinks that send HTTP requests: remote write, Alertmanager and webhooks."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class Webhook(OutboxSink):
 
 
 class Alertmanager(OutboxSink):
-    """Sink that sends open incidents as alerts at each step. The Alertmanager resolves an alert that is not
-    sent again."""
+    """Sink that sends the open incidents to Alertmanager as alerts at each step. Alertmanager resolves alerts that are
+    no longer sent."""
 
     def __init__(self, endpoint: Endpoint, step: float, storage: RequestStorage | None = None) -> None:
         self.outbox = Outbox("alertmanager", endpoint, storage)

@@ -200,7 +200,7 @@ class Prometheus:
         return None if kind in _UNTYPED else kind
 
     def count(self, expr: str, time: float) -> int:
-        """Return the number of series that a query returns at a time.
+        """Return the number of series in the result of a query evaluated at the given time.
 
         Raises:
             SourceError: If the server does not respond, or returns an error.

@@ -8,9 +8,9 @@ V⁻¹ A V = diag(l) + N with one l per cluster and N^K = 0, so that
     Q(t) = V [ sum_{m<=2K-2} C_m,ij I_m(l_i + l_j*, t) ] Vᴴ,    C_m = sum_{a+b=m} N^a Q̃ (N^b)ᴴ / (a! b!)
     I_m(z, t) = integral of s^m e^{zs} over 0 <= s <= t         Q̃ = V⁻¹ Q V⁻ᴴ
 
-For small |z t|, I_m is a Gauss-Legendre sum without cancellation. Otherwise, I_m = (t^m e^{zt} - m I_{m-1}) / z, which
-loses at most one bit if |z t| >= m. Complex numbers are pairs of real tensors and sizes are fixed, so that the code can
-be exported to ONNX. Units: rates in 1/time, lags in time.
+For small |z t|, I_m is computed by Gauss-Legendre quadrature, without cancellation. Otherwise,
+I_m = (t^m e^{zt} - m I_{m-1}) / z, which loses at most one bit if |z t| >= m. Complex numbers are pairs of real tensors
+and sizes are fixed, so that the code can be exported to ONNX. Units: rates in 1/time, lags in time.
 
 Growing modes are rejected. A is also rejected if eigenvalues are too close to separate but too far apart for one
 cluster, which is the case if the remainder N^K exceeds the tolerances of `rfa.runtime.filters.spectrum`.
@@ -39,7 +39,7 @@ class Chains(NamedTuple):
         dual_re, dual_im: V⁻¹, `[n, n]`.
         power_re, power_im: N^k / k!, `[K, n, n]`.
         noise_re, noise_im: C_m, `[2K - 1, n, n]`.
-        nodes, node_weights: Nodes `[G]` and weights `[G, 2K - 1]` of the Gauss-Legendre sums.
+        nodes, node_weights: Nodes `[G]` and weights `[G, 2K - 1]` of the Gauss-Legendre quadrature.
     """
 
     rate_re: Tensor

@@ -191,7 +191,7 @@ class _Checker:
         if operator not in OPERATORS:
             raise ValueError(f"operator {operator[:80]!r} is not allowed in a bundle")
         if is_inner and operator == "Scan":
-            raise ValueError("a Scan inside a Scan is not allowed")
+            raise ValueError("a Scan node inside a Scan node is not allowed")
         if "name" in node:
             _name(node["name"], "a node")
         inputs = node.get("input", [])
@@ -235,7 +235,7 @@ class _Checker:
             elif operator == "Cast" and value not in ELEMENTS:
                 raise ValueError(f"Cast to type {value} is not allowed; allowed are {', '.join(ELEMENTS.values())}")
         if operator == "Scan" and inner is None:
-            raise ValueError("a Scan has no body")
+            raise ValueError("a Scan node has no body")
         return inner
 
     def _inner(self, graph: Message) -> None:
@@ -320,7 +320,7 @@ def _dimension(name: str, dim: Message) -> int | str:
         return _name(dim["dim_param"], "a dimension")
     size: int = dim["dim_value"]
     if not 0 <= size < 1 << 31:
-        raise ValueError(f"{name} has a dimension of size {size}, but sizes must be from 0 to {(1 << 31) - 1}")
+        raise ValueError(f"{name} has a dimension of size {size}, but sizes must be between 0 and {(1 << 31) - 1}")
     return size
 
 

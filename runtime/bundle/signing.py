@@ -55,7 +55,7 @@ class PublicKey:
         """
         data = _decode_base64(text, _PUBLIC_BYTES)
         if data is None or data[:2] != _KEY:
-            raise KeyFormatError("this is not a minisign public key, which consists of RW and 54 more characters")
+            raise KeyFormatError('not a minisign public key; expected "RW" followed by 54 characters')
         return cls(data[2:10], data[10:])
 
     def __str__(self) -> str:

@@ -274,7 +274,7 @@ def observe(state, due, memory, values, lag, unit, scale, out, inverse_dof, join
         memory: Memory of the stream, `[P, MEMORY]`.
         values: Values of the columns, `[P]`.
         lag, unit: Time since the previous observation, and the typical lag.
-        scale: Factor on the standard deviation of the noise.
+        scale: Factor on the noise standard deviation.
         out: Buffers for the outputs.
         inverse_dof: Output: 1/ν of innovation and state, `[2, P]` (student.py).
         joint: Output z, the learned moments and the scratch of correlation.py. The arrays have no rows if the columns

@@ -11,9 +11,9 @@ A = V (diag(l) + N) V⁻¹ of `rfa.runtime.filters.spectrum`,
 
     F = V [ sum_k N^k / k! t^k e^{l t} ] V⁻¹         G = V [ sum_k N^k / k! I_k(l, t) ] V⁻¹
 
-where I_k is the integral of r^k e^{l r} up to t: a Gauss-Legendre sum for small |l t|, and otherwise
-(t^k e^{l t} - k I_{k-1}) / l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A, such as
-constant velocity.
+where I_k is the integral of r^k e^{l r} up to t. For small |l t|, it is computed by Gauss-Legendre quadrature, and
+otherwise as (t^k e^{l t} - k I_{k-1}) / l, as in `rfa.model.recurrence.modes`. This includes undamped and defective A,
+such as constant velocity.
 """
 
 from __future__ import annotations

@@ -65,7 +65,8 @@ def clip_value(x, seen, state, offset):
 
 @inline_jit
 def _ranked(rank, count, state, start):
-    """Return the value with this rank among the first values of the stream, which its state contains."""
+    """Return the value of the given rank (0 is the smallest) among the first values of the stream. The state stores
+    these values."""
     for i in range(count):
         x, below = state[start + i], 0
         for j in range(count):

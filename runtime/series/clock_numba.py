@@ -115,8 +115,8 @@ def advance_clock(clock, now, utc_offsets):
 
 @inline_jit
 def write_seasons(typical, seasons):
-    """Write the seasons in cells of a clock with this typical lag to `seasons` `[LAGS]`. They equal those of
-    `leads.clock_seasons`."""
+    """Compute the same seasons as `leads.clock_seasons`, in cells, for the given typical lag. They are written to
+    `seasons`, `[LAGS]`."""
     for band in range(LAGS):
         seasons[band] = 0
     for k in range(len(_CYCLES)):

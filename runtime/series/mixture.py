@@ -66,7 +66,7 @@ class MixtureWork(NamedTuple):
 
     @classmethod
     def allocate(cls, columns: int, horizon: int) -> MixtureWork:
-        """Allocate buffers that are used for one row after another."""
+        """Allocate buffers that are reused for every row."""
         return cls(
             np.full(1, -1), np.empty((columns, at.NUMBERS)), np.empty((columns, at.MEMORY), np.float32),
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),

@@ -63,7 +63,8 @@ def _bins(cycle, unit):
 
 @inline_jit
 def _bin(numbers, moment):
-    """Return the bin of a local time. A bin of the day is centred at its time."""
+    """Return the profile bin of a local time. Bins of a daily profile are centred on multiples of the bin width. Bins
+    of a yearly profile begin there."""
     bins = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.DAY_BINS))
     if numbers[at.PROFILE_CYCLE] == DAY:
         return np.int64(np.rint(moment % DAY * bins / DAY)) % bins

@@ -1,6 +1,6 @@
 """Regression of one column on columns whose future values are known, such as prices, promotions and holidays.
 
-Values and covariates are differenced by the same linear operator D, so that level, trend and season cancel:
+Values and covariates are differenced with the same linear operator D, so that level, trend and season cancel:
 
     e = D y, z = D x, D v = v_t - mean of v at earlier rows      e = β z + D noise (Cochrane and Orcutt 1949)
 

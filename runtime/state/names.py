@@ -16,7 +16,7 @@ from rfa.runtime.errors import InvalidInput
 
 SESSION_PREFIX = "session:"
 _TENANT_DIGITS = 16
-# The step is a 64-bit count without leading zeros, so that each reference has one spelling.
+# The step is a 64-bit count without leading zeros, so that each reference has only one valid form.
 _REFERENCE = re.compile(r"session:(?P<name>[A-Za-z0-9_-]{1,64})(?:@(?P<step>0|[1-9][0-9]{0,18}))?")
 
 

@@ -3,8 +3,8 @@
     token = "v1." + base64url(sealed), unpadded
     sealed plaintext = issued | expires | step | length (little-endian u64, u64, u64, u32; seconds since 1970) | payload
 
-Only canonical base64url is accepted, so a token has only one valid spelling. The client gets the same error for every
-defect.
+Only canonical base64url is accepted, so each token has only one valid encoding. The client receives the same error for
+every invalid token.
 """
 
 from __future__ import annotations

@@ -13,27 +13,29 @@ and as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing
 
     |mean err − (1 − level)| = |v_T − v_0| / (γ T) ≤ (1 + γ) / (γ T)
 
-The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. Infinite and empty intervals are
-exact for v. The reported coverage is that of the intervals in replies.
+The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. The bound holds if an interval with
+v ≥ 1 is treated as infinite and one with v ≤ −1/2 as empty. The reported coverage is that of the intervals in replies.
 
 The one-step forecast is scored against each observation, whatever the lag since the previous one. A forecast at another
 horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is
 the median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most MAX_PENDING).
-The index of a forecast is the step that it is for, modulo their number. If a forecast is already pending at that index,
-the newer one is not scored. In a stream with the bundle's time step, all forecasts up to MAX_PENDING steps ahead are
-therefore scored. For faster streams and longer horizons, only some forecasts are scored, evenly spread over the hours
-of the day. If a smaller buffer were used whenever it is free, the same hours would be scored every day.
+A forecast for step s is stored at index s modulo the size of the buffer. If a forecast is already pending at that
+index, the newer one is not scored. In a stream with the bundle's time step, all forecasts up to MAX_PENDING steps ahead
+are therefore scored. For faster streams and longer horizons, only some forecasts are scored, evenly spread over the
+hours of the day. If forecasts were stored whenever a slot of a smaller buffer is free, the same hours would be scored
+every day.
 
-An observation matches a forecast if their times differ by at most the share TOLERANCE of the horizon, half a step, and
-half the lag since the previous observation. In a faster stream, only the observation that is due matches.
+An observation matches a forecast if their times differ by at most the smallest of TOLERANCE times the horizon, half a
+step, and half the lag since the previous observation. In a faster stream, only the observation that is due matches.
 
 If horizons are in steps of the stream (`auto`), a step is its typical lag, TOLERANCE is replaced by STEP_TOLERANCE, and
 the second horizon is also one step. The first one is scored after any lag, and errors after long lags do not represent
 the error one typical lag ahead.
 
-A change of v takes effect one horizon later, after up to h results of earlier forecasts. At 90 %, the miss rate falls
-by about 2 per unit of v. Therefore γ_h = min(γ, 1 / (4 h)), so that one round of the loop corrects at most half of an
-error. With h results outstanding, v may change by another h γ_h. After T scored forecasts,
+A change of v takes effect one horizon later, after up to h results of earlier forecasts. For 90 % intervals, the
+derivative of the miss rate with respect to v is about −2. Therefore γ_h = min(γ, 1 / (4 h)), so that updates during one
+horizon correct at most half of an error. With h results outstanding, v may change by another h γ_h. After T scored
+forecasts,
 
     |mean err − (1 − level)| ≤ (1 + h γ_h) / (γ_h T) = 1 / (γ_h T) + h / T
 
@@ -63,7 +65,8 @@ EMPTY, INFINITE = -0.5, 1.0
 WIDEST = 0.98
 # Maximum number of pending forecasts of one horizon.
 MAX_PENDING = 32
-# Tolerance between the time of an observation and that of a forecast, as a share of the horizon in time, and in steps.
+# Maximum difference between the times of an observation and its forecast, as a fraction of the horizon: for horizons in
+# time units, and for horizons in steps.
 TOLERANCE = 0.05
 STEP_TOLERANCE = 0.25
 # Amount by which the ratio of steps and pending forecasts may exceed an integer before fewer forecasts are scored. It

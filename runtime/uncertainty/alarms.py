@@ -158,7 +158,7 @@ def _check(
             f"be a number from 0 to {LARGEST_OBSERVATION:g}",
         ),
         "range": (limits is None or _is_range(limits), "be a list of the lower and the upper limit"),
-        "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be a whole number from 0 to {MOST_QUIET}"),
+        "quiet": (isinstance(quiet, int) and 0 <= quiet <= MOST_QUIET, f"be an integer from 0 to {MOST_QUIET}"),
         "rules": (
             isinstance(rules, Collection) and bool(rules) and all(rule in get_args(Rule) for rule in rules),
             f"be one or more of {', '.join(SHARES)}",

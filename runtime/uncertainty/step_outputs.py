@@ -186,7 +186,7 @@ class Workspace(NamedTuple):
 
     @classmethod
     def allocate(cls, state: ConformalState, readout: Readout) -> Workspace:
-        """Allocate the buffers. They are used for one row after another."""
+        """Allocate buffers that are reused for every row."""
         horizons, size, levels = state.shift.shape[1:]
         requested, pit = len(readout.horizon), len(readout.calibration.tables.pit_columns) // 2
         return cls(

@@ -28,7 +28,7 @@ class ApiKeys:
         keys: Keys. Each may be followed by quotas, separated by spaces.
 
     Attributes:
-        quotas: Quotas that each key sets, by tenant. None means no limit.
+        quotas: Quotas configured for each key, by tenant. A value of None means no limit.
 
     Raises:
         ConfigurationError: If a key is too short, is repeated or cannot be sent in a header, or if a quota is invalid.

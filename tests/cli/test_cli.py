@@ -163,7 +163,7 @@ def test_generate_has_the_passes_of_the_option(passes_bundle: Path) -> None:
     found = [rfa_json(*arguments, *option)["tokens"] for option in ((), ("--passes", 3), ("--passes", 1))]
     assert found[0] == found[1] != found[2]
     code, _, err = rfa(*arguments, "--passes", 4)
-    assert code == 1 and "--passes of model 'passes' must be from 1 to 3" in err
+    assert code == 1 and "--passes of model 'passes' must be between 1 and 3" in err
 
 
 def test_generate_writes_tokens_as_they_come(books_bundle: Path) -> None:

@@ -138,7 +138,7 @@ async def test_a_number_that_the_model_lacks_is_refused(
     async with connect(models) as client:
         refusal = await post(client, path, body, 422)
         assert (refusal["param"], refusal["code"]) == (param, "out_of_range")
-        assert refusal["message"] == f"{param} of model 'passes' must be from 1 to 3"
+        assert refusal["message"] == f"{param} of model 'passes' must be between 1 and 3"
         changed = json.loads(json.dumps(body).replace('"passes": 4', '"passes": 0'))
         assert (await post(client, path, changed, 422))["param"] == param
         attention = json.loads(json.dumps(body).replace('"passes": 4', '"passes": 3, "decode": "attention"'))

@@ -18,10 +18,11 @@ PROFILES = {"harmonics": 35, "bumps": 30, "boxes": 12, "bridge": 18, "free": 5}
 
 
 def profiles(rng: np.random.Generator, count: int, points: int = POINTS) -> np.ndarray:
-    """Sample profiles, which are one cycle of a season with mean 0 and variance 1, `[B, M]`.
+    """Sample `count` profiles with `points` values each, `[count, points]`.
 
-    A profile consists of harmonics with amplitudes that decrease as a power, of one to three bumps
-    exp(κ (cos 2π(u - c) - 1)), of boxes of any width, of a Brownian bridge, or of independent values.
+    A profile is one cycle of a season with mean 0 and variance 1: a sum of harmonics whose amplitudes decay as a power
+    of their frequency, a sum of one to three bumps exp(κ (cos 2π(u - c) - 1)), a sum of one to three boxes, a Brownian
+    bridge, or white noise.
     """
     u = np.arange(points) / points
     kind = choose(rng, PROFILES, count)

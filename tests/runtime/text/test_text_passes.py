@@ -142,6 +142,6 @@ def test_a_gpu_supports_the_number_of_the_model_only(bundle: Bundle, onnx: Langu
 
 @pytest.mark.parametrize("passes", [0, 4])
 def test_other_numbers_are_refused(runtime: Any, passes: int) -> None:
-    with pytest.raises(InvalidInput, match="passes of model 'passes' must be from 1 to 3") as refusal:
+    with pytest.raises(InvalidInput, match="passes of model 'passes' must be between 1 and 3") as refusal:
         runtime.start("recurrent", passes=passes)
     assert (refusal.value.param, refusal.value.code) == ("passes", "out_of_range")
