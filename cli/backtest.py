@@ -153,7 +153,7 @@ def _judge(result: Filtered, windows: Sequence[tuple[float, float]] | None) -> S
 
 
 def _moment(text: str | None, zone: str) -> float | None:
-    """Convert a date to seconds since 1970. Return None if there is no date."""
+    """Convert a date to seconds since 1970, or return None if there is no date."""
     import numpy as np
     import pyarrow as pa
 

@@ -16,7 +16,7 @@ STDS: Final = 3.29
 
 
 def parse_digits(text: str) -> int | None:
-    """Parse the value of `--digits`. Return None for all digits.
+    """Parse the value of `--digits`, or return None for all digits.
 
     Raises:
         ValueError: If the text is neither a number of digits nor "full".

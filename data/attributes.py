@@ -76,7 +76,7 @@ def read_series_lines(text: str) -> Rows | None:
 
 
 def as_csv(text: str) -> str | None:
-    """Convert ARFF to CSV with a header. Return None if the text is not ARFF."""
+    """Convert ARFF to CSV with a header, or return None if the text is not ARFF."""
     parts = _parts(text)
     return None if parts is None else f"{','.join(parts[0])}\n{parts[1]}"
 
@@ -105,7 +105,8 @@ def wristband_as_csv(text: str) -> str | None:
 
 
 def seismic_as_csv(text: str) -> str | None:
-    """Convert a channel of a seismometer in EarthScope's text format to CSV with times. Return None for other text."""
+    """Convert a channel of a seismometer in EarthScope's text format to CSV with times, or return None for other
+    text."""
     if (found := SEISMIC.match(text)) is None or not 0 < float(found[2]) <= MOST_PER_SECOND:
         return None
     name = found[5].strip() or "value"

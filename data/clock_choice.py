@@ -69,7 +69,7 @@ PARSED: Final = 6
 
 
 def clock_column(columns: dict[str, Any]) -> str | None:
-    """Return the name of the time column. Return None if there is no time column.
+    """Return the name of the time column, or None if there is no time column.
 
     The time column has a usual name, or it is the first column of dates, or otherwise a column of numeric times. If
     most of its times repeat, a column of elapsed times is preferred.
@@ -227,7 +227,7 @@ def _is_date(cell: str) -> bool:
 
 
 def numeric_sample(column: Any) -> np.ndarray | None:
-    """Return the sampled cells as numbers. Return None if a cell is not a finite number."""
+    """Return the sampled cells as numbers, or None if a cell is not a finite number."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -341,8 +341,8 @@ def _numeric_clock(columns: dict[str, Any]) -> str | None:
 
 
 def epoch_column(columns: dict[str, Any], form: str) -> str | None:
-    """Return the first column of increasing numbers that are dates between 1700 and 2040 in the format `form`. Return
-    None if there is no such column."""
+    """Return the first column of increasing numbers that are dates between 1700 and 2040 in the format `form`, or None
+    if there is no such column."""
     for name, column in columns.items():
         numbers = numeric_sample(column)
         if numbers is not None and len(numbers) > 1 and not is_unix(numbers) and (np.diff(numbers) > 0).all():
@@ -365,7 +365,7 @@ def _is_even(column: Any) -> bool:
 
 
 def _all_numbers(column: Any) -> np.ndarray | None:
-    """Return all cells of a column of numbers. Return None for other columns and for short columns."""
+    """Return all cells of a column of numbers, or None for other columns and for short columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

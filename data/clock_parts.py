@@ -264,7 +264,7 @@ def _numbered(kind: str, lower: Mapping[str, str], columns: Mapping[str, Any]) -
 
 
 def _month_names(kind: str, columns: Mapping[str, Any]) -> str | None:
-    """Return the first column that contains the names of months. Return None if there is none."""
+    """Return the first column that contains the names of months, or None if there is none."""
     found = (name for name, column in columns.items() if kind == "month" and len(months_of(column)) > 1)
     return next(found, None)
 

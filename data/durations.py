@@ -22,7 +22,7 @@ _CLOCK: Final = re.compile(r"(?:(\d+)\.|(\d+) *d(?:ays?)?,? +)?(\d+):(\d\d)(?::(
 
 
 def _combined(text: str) -> float | None:
-    """Convert a duration with several units to seconds. Return None for other text."""
+    """Convert a duration with several units to seconds, or return None for other text."""
     if found := _CLOCK.fullmatch(text):
         parts = (None, found[1] or found[2], *found.groups()[2:])
     elif (found := _COMBINED.fullmatch(text)) and any(found.groups()):

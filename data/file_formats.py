@@ -106,7 +106,7 @@ def _read_csv(content: bytes, sheet: str | None) -> Table:
 
 
 def _read_arrow(content: bytes) -> Any:
-    """Return the Arrow table of a file that pyarrow can read. Return None for other files."""
+    """Return the Arrow table of a file that pyarrow can read, or None for other files."""
     import pyarrow as pa
 
     if content.startswith(b"PAR1"):

@@ -17,7 +17,7 @@ TIME: Final = "timestamp"
 
 
 def read_fit(text: str) -> Rows | None:
-    """Return the rows of the most frequent kind of message. Return None for other text."""
+    """Return the rows of the most frequent kind of message, or None for other text."""
     if not text.startswith(HEADER):
         return None
     lines = [row for row in csv.reader(text.splitlines()) if row[:1] == ["Data"] and len(row) > 5]

@@ -44,7 +44,7 @@ def parse_horizon(text: str) -> tuple[int, float]:
 
 
 def usual_step(series: Series) -> float:
-    """Return the typical time between two rows. Return 0 if all times are equal."""
+    """Return the typical time between two rows, or 0 if all times are equal."""
     return usual_lag(series.times)
 
 

@@ -52,7 +52,7 @@ def melt_hours(table: Table) -> Table:
 
 
 def nem12_as_csv(text: str) -> str | None:
-    """Convert Australian interval data to CSV with a row for each day. Return None for other text.
+    """Convert Australian interval data to CSV with a row for each day, or return None for other text.
 
     Raises:
         ValueError: If an interval is not supported, or the days have different intervals.

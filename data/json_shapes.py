@@ -35,7 +35,7 @@ def prometheus(document: Any) -> Rows | None:
 
 
 def influx(document: Any) -> Rows | None:
-    """Convert a reply of InfluxDB 1. Return None for other JSON."""
+    """Convert a reply of InfluxDB 1, or return None for other JSON."""
     if not isinstance(document, Mapping) or not _are_objects(document.get("results")):
         return None
     rows = Rows()
@@ -54,7 +54,7 @@ def graphite(document: Any) -> Rows | None:
 
 
 def opentsdb(document: Any) -> Rows | None:
-    """Convert a reply of OpenTSDB to a query. Return None for other JSON."""
+    """Convert a reply of OpenTSDB to a query, or return None for other JSON."""
 
     def points(found: Any) -> list[tuple[int, Any]]:
         return [(int(pair[0]), pair[1]) for pair in (found.items() if isinstance(found, Mapping) else found)]

@@ -40,7 +40,7 @@ FEWEST_CELLS: Final = 2
 
 
 def read_labelled(text: str) -> Rows | None:
-    """Return the rows of a file whose first lines consist of labelled cells. Return None for other text.
+    """Return the rows of a file whose first lines consist of labelled cells, or None for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -67,8 +67,8 @@ def read_labelled(text: str) -> Rows | None:
 
 
 def read_fields(text: str) -> Rows | None:
-    """Return the rows of a log with a comment that begins with `Fields` and contains the names of the columns. Return
-    None for other text.
+    """Return the rows of a log with a comment that begins with `Fields` and contains the names of the columns, or None
+    for other text.
 
     Raises:
         ValueError: If the file is too large.
@@ -98,8 +98,8 @@ def read_access_log(text: str) -> Rows | None:
 
 
 def read_proxy_log(text: str) -> Rows | None:
-    """Return the requests in an HTTP log of HAProxy. Return None for other text. A phase that a request did not reach
-    has no duration.
+    """Return the requests in an HTTP log of HAProxy, or None for other text. A phase that a request did not reach has
+    no duration.
 
     Raises:
         ValueError: If the file is too large.

@@ -28,7 +28,7 @@ Point = tuple[tuple[tuple[str, str], ...], int, dict[str, float]]
 
 
 def read_points(text: str) -> Rows | None:
-    """Read the series of a file of points. Return None if the first lines are not points.
+    """Read the series of a file of points, or return None if the first lines are not points.
 
     Raises:
         ValueError: If a later line is not a point, or the file is too large.

@@ -37,7 +37,7 @@ NEW: Final = -1
 
 
 def read_log(text: str) -> Rows | None:
-    """Count the lines of a log by kind and time step. Return None if the text is not a log.
+    """Count the lines of a log by kind and time step, or return None if the text is not a log.
 
     Raises:
         ValueError: If the file is too large.
@@ -143,7 +143,7 @@ def _parsed(text: str) -> tuple[np.ndarray, list[int], Templates]:
 
 
 def _time(stamp: re.Match[str]) -> float | None:
-    """Return seconds since 1970. Return None for a date that does not exist."""
+    """Return seconds since 1970, or None for a date that does not exist."""
     try:
         if stamp["iso"] is not None:
             moment = datetime.fromisoformat(stamp["iso"].replace(",", "."))

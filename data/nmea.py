@@ -23,7 +23,7 @@ MOST_CHARACTERS: Final = 2**27
 
 
 def read_sentences(text: str) -> Rows | None:
-    """Return the positions in NMEA sentences by time. Return None for other text. Only RMC sentences contain the date.
+    """Return the positions in NMEA sentences by time, or None for other text. Only RMC sentences contain the date.
 
     Raises:
         ValueError: If the file is too large, or has no date.

@@ -36,7 +36,7 @@ def fits(cells: Any, form: str) -> bool:
 
 
 def choose_rule(cells: Any, separator: str | None) -> str | None:
-    """Return the first rule whose pattern matches every cell. Return None if there is none."""
+    """Return the first rule whose pattern matches every cell, or None if there is none."""
     order = RULES if separator in SEPARATORS_WITH_DECIMAL_COMMA else ORDER_WITH_POINT
     return next((rule for rule in order if fits(cells, RULES[rule])), None)
 

@@ -190,7 +190,7 @@ def _is_odd(cells: Any, texts: Any) -> Any:
 
 
 def _without_flags(cells: Any) -> Any:
-    """Return the cells without flags after numbers. Return None if there are no flags or most numbers have one."""
+    """Return the cells without flags after numbers, or None if there are no flags or most numbers have one."""
     import pyarrow.compute as pc
 
     parts = pc.fill_null(pc.match_substring_regex(cells, FLAG), False)
@@ -255,7 +255,7 @@ def _resolve_points(rule: str, cells: Any, writing: NumberFormat) -> tuple[str, 
 
 
 def _decimal_mark(column: Any, separator: str | None) -> str:
-    """Return the decimal mark in a column of numbers. Return an empty string if no number has one.
+    """Return the decimal mark in a column of numbers, or an empty string if no number has one.
 
     If points may separate thousands and not every number has one, the cell separator decides, as for commas.
     """

@@ -20,7 +20,7 @@ MOST_CHARACTERS: Final = 2**26
 
 
 def read_statement(text: str) -> Rows | None:
-    """Return the entries of a bank statement with signed amounts. Return None for other text.
+    """Return the entries of a bank statement with signed amounts, or None for other text.
 
     Raises:
         ValueError: If the file is too large, or has no entries.

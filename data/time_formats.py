@@ -237,7 +237,7 @@ def _parse_parts(cells: Any, time_format: str) -> Any:
 
 
 def _pattern(date_format: str) -> str | None:
-    """Return a regular expression for a date format. Return None for an unsupported directive."""
+    """Return a regular expression for a date format, or None for an unsupported directive."""
     found = ""
     for literal, directive in re.findall(r"([^%\s]+|\s+)|%(.)", date_format):
         if directive and directive not in LOOKS:

@@ -145,7 +145,7 @@ def _factors(encoded: Any, sizes: list[float]) -> np.ndarray:
 
 
 def _sizes(units: list[str]) -> dict[str, float] | None:
-    """Return the relative sizes of units. Return None if a unit is unknown or they measure different quantities."""
+    """Return the relative sizes of units, or None if a unit is unknown or they measure different quantities."""
     for kind in (TIMES, COUNTS):
         if all(unit in kind for unit in units):
             return {unit: kind[unit] for unit in units}

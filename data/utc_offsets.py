@@ -60,8 +60,7 @@ UTC: Final = UtcOffsets()
 
 
 def shown_offsets(column: Any) -> np.ndarray | None:
-    """Return the UTC offsets `[N]` in seconds that the times of a table contain. Return None if a time
-    has no offset."""
+    """Return the UTC offsets `[N]` in seconds that the times of a table contain, or None if a time has no offset."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

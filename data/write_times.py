@@ -186,7 +186,7 @@ def _by_iso(series: Series, times: np.ndarray, cell: str) -> list[str]:
 
 
 def _offset(zone: str) -> timedelta | None:
-    """Return the UTC offset at the end of a cell. Return None if the cell has none."""
+    """Return the UTC offset at the end of a cell, or None if the cell has none."""
     if not zone:
         return None
     found = OFFSET.search(zone)

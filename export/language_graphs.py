@@ -255,7 +255,7 @@ def attention_interface(model: LanguageModel) -> Interface:
 
 
 def refusal(config: LanguageModelConfig) -> str | None:
-    """Return the reason why a model cannot be exported. Return None if it can be exported."""
+    """Return the reason why a model cannot be exported, or None if it can be exported."""
     if config.mixer not in BUNDLED:
         return f"the mixer {config.mixer!r} is only used for comparisons in the quality table"
     return None

@@ -162,7 +162,7 @@ def _scales(times: np.ndarray, y: np.ndarray, weight: np.ndarray, days: Days, st
 
 
 def days_for(times: np.ndarray, fitted: int, zone: str, holidays: tuple[str, ...]) -> Days | None:
-    """Return the calendar days of a series. Return None if a calendar cannot be used for the series.
+    """Return the calendar days of a series, or None if a calendar cannot be used for the series.
 
     A calendar cannot be used if the rows are more than a day apart, a time is outside the range of calendars, or the
     first rows cover fewer than `LEAST_DAYS` days. Holidays are used if one of the first rows falls on a holiday.

@@ -54,7 +54,7 @@ class SavedFits:
         return len(self._parts)
 
     def get(self, name: str) -> Any:
-        """Return the result of a part. Return None if it is not stored."""
+        """Return the result of a part, or None if it is not stored."""
         return self._parts.get(name)
 
     def add(self, name: str, found: Any) -> None:
@@ -76,7 +76,7 @@ class SavedFits:
 
 
 def _part(line: bytes) -> dict[str, Any] | None:
-    """Parse a line of the file. Return None if it is incomplete or malformed."""
+    """Parse a line of the file, or return None if it is incomplete or malformed."""
     try:
         part = json.loads(line) if line.endswith(b"\n") else None
     except ValueError:

@@ -13,7 +13,7 @@ Late = float | str | Mapping[str, Any]
 
 
 def late_options(late: Late | None, packed: bytes = b"") -> LateOptions | None:
-    """Convert the argument `late` to options for the runtime. Return None if late observations are not accepted.
+    """Convert the argument `late` to options for the runtime, or return None if late observations are not accepted.
 
     Args:
         packed: Window stored in the state from which the stream continues.

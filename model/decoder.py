@@ -313,7 +313,7 @@ class Decoder:
 
 
 def _kernels_refusal(config: LanguageModelConfig) -> str | None:
-    """Return the reason why the GPU kernels do not support the step of a model. Return None if they do."""
+    """Return the reason why the GPU kernels do not support the step of a model, or None if they do."""
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     from rfa.model.recurrence.triton import size_refusal

@@ -123,7 +123,7 @@ class Tile(NamedTuple):
 
 
 def _block(weight: Tensor, rows: int) -> ManyRows | None:
-    """Return the block sizes for many rows. Return None for few rows or float32."""
+    """Return the block sizes for many rows, or None for few rows or float32."""
     columns, factors = weight.shape
     if weight.dtype.itemsize == 2:
         for block in (LARGE, MEDIUM) if factors <= PART else (MEDIUM,):

@@ -291,8 +291,8 @@ class _Residual:
 
 
 def _attention_refusal(decoder: Decoder) -> str | None:
-    """Return the reason why the fused kernels do not support the attention of a decoder on its device. Return None if
-    they do."""
+    """Return the reason why the fused kernels do not support the attention of a decoder on its device, or None if they
+    do."""
     if not is_on_gpu(decoder.embedding):
         return "it requires a GPU"
     if decoder.config.prior != "lyapunov":
@@ -304,7 +304,7 @@ def _attention_refusal(decoder: Decoder) -> str | None:
 
 
 def _scan_refusal(decoder: Decoder) -> str | None:
-    """Return the reason why the GPU kernels do not support the memory slots of a decoder. Return None if they do."""
+    """Return the reason why the GPU kernels do not support the memory slots of a decoder, or None if they do."""
     config, device = decoder.config, decoder.device
     heads, slots, width = config.n_heads, config.n_slots, 2 * config.head_dim
     if not slots:

@@ -119,7 +119,7 @@ async def _decoded(request: Request, settings: LimitSettings) -> dict[str, Any]:
 
 
 def keys_of(request: Request) -> Keys | None:
-    """Return the keys of the series in a body in long format. Return None if the body contains a single series."""
+    """Return the keys of the series in a body in long format, or None if the body contains a single series."""
     keys: Keys | None = request.scope["state"].get("keys")
     return keys
 
@@ -296,7 +296,7 @@ def _table(data: bytes, table: int, number: int) -> int:
 
 
 def _field(data: bytes, table: int, number: int) -> int | None:
-    """Return the offset of a field of a flatbuffers table. Return None if the field is not set."""
+    """Return the offset of a field of a flatbuffers table, or None if the field is not set."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     (size,) = struct.unpack_from("<H", data, vtable)

@@ -26,7 +26,7 @@ def available_cores(proc: Path = PROC, cgroups: Path = CGROUPS) -> int:
 
 
 def _quota(folder: Path) -> float | None:
-    """Return the quota of a control group in cores. Return None if the group does not exist or has no quota."""
+    """Return the quota of a control group in cores, or None if the group does not exist or has no quota."""
     try:
         if (both := folder / "cpu.max").is_file():  # such as `400000 100000`, or `max 100000`
             time, period = map(int, both.read_text().split())
@@ -64,7 +64,7 @@ class ProcessMemory:
 
 
 def process_memory(proc: Path = PROC) -> ProcessMemory:
-    """Return the resident memory of this process. Return zeros if the system does not report it."""
+    """Return the resident memory of this process, or zeros if the system does not report it."""
     page = os.sysconf("SC_PAGE_SIZE")
     try:
         _, resident, mapped, *_ = map(int, (proc / "statm").read_text().split())
@@ -96,7 +96,7 @@ def _group_folders(proc: Path, cgroups: Path, controller: str) -> Iterator[Path]
 
 
 def _memory_limit(folder: Path) -> int | None:
-    """Return the memory limit of a control group in bytes. Return None if the group does not exist or has no limit."""
+    """Return the memory limit of a control group in bytes, or None if the group does not exist or has no limit."""
     file = folder / "memory.max"
     try:
         return int((file if file.is_file() else folder / "memory.limit_in_bytes").read_text())

@@ -248,7 +248,7 @@ class _Labelled(Collector):
 
 
 def resident_memory_bytes() -> float:
-    """Return the resident memory of this process in bytes. Return NaN if the system does not report it."""
+    """Return the resident memory of this process in bytes, or NaN if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
     except OSError:

@@ -333,7 +333,7 @@ class ModelSettings(SettingsGroup):
         return _is_gpu(self.device)
 
     def gpu_of(self, process: int) -> int | None:
-        """Return the index of the visible GPU that a server process uses. Return None for the CPU."""
+        """Return the index of the visible GPU that a server process uses, or None for the CPU."""
         return int(self.device.partition(":")[2] or 0) + process if self.is_on_gpu else None
 
 

@@ -86,7 +86,7 @@ def decoded(file: Path) -> Iterator[str]:
 
 
 def _invalid_line(file: Path) -> int | None:
-    """Return the number of the first line with bytes that are not UTF-8. Return None if there is no such line."""
+    """Return the number of the first line with bytes that are not UTF-8, or None if there is no such line."""
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     with file.open("rb") as stream:
         while chunk := stream.read(CHUNK_BYTES):

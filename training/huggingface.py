@@ -19,7 +19,7 @@ STATE_FILE = "state.json"
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """Return the data files of a split that `save_to_disk` wrote. Return None if it did not write this directory.
+    """Return the data files of a split that `save_to_disk` wrote, or None if it did not write this directory.
 
     The directory may also contain cached results of `map`, which are not data.
 

@@ -78,7 +78,7 @@ class SeriesBatch(NamedTuple):
 
 
 def cells_of(times: np.ndarray, values: np.ndarray, step: float, count: int, *, has_calendar: bool) -> Cells | None:
-    """Average values on a grid of at most `count` cells that starts at the first value. Return None if there are no
+    """Average values on a grid of at most `count` cells that starts at the first value, or return None if there are no
     values.
 
     Args:

@@ -80,7 +80,7 @@ def pinball(quantiles: Tensor, batch: SeriesBatch) -> Tensor:
 
 
 def weighted_mean(values: Tensor, weights: Tensor) -> Tensor:
-    """Return the weighted mean. Return 0 if all weights are 0."""
+    """Return the weighted mean, or 0 if all weights are 0."""
     return (values * weights).sum() / weights.sum().clamp(min=1)
 
 
@@ -372,7 +372,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """Return the record of a run with this number of series. Return None if it is missing or incomplete."""
+    """Return the record of a run with this number of series, or None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

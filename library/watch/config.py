@@ -90,7 +90,7 @@ class Endpoint(Section):
         return self
 
     def authorization(self) -> str | None:
-        """Return the value of the header that authenticates requests. Return None if no authentication is configured.
+        """Return the value of the header that authenticates requests, or None if no authentication is configured.
 
         Raises:
             OSError: If a file cannot be read.
@@ -223,7 +223,7 @@ class StateOptions(Section):
         return self
 
     def outbox_of(self, sink: str) -> Path | None:
-        """Return the directory for the requests of a sink. Return None if they are stored in Redis."""
+        """Return the directory for the requests of a sink, or None if they are stored in Redis."""
         folder = self.outbox
         if folder is None and self.file is not None:
             folder = self.file.with_name(f"{self.file.name}.outbox")

@@ -50,7 +50,7 @@ class StdinFeed:
 
 
 def feed_of(config: Config, *, is_committed: bool = False) -> Feed | None:
-    """Return the source of messages in a configuration. Return None if the source does not deliver messages.
+    """Return the source of messages in a configuration, or None if the source does not deliver messages.
 
     Args:
         config: The configuration.

@@ -181,7 +181,7 @@ class Prometheus:
             return list(map(str, found))
 
     def type_of(self, selector: Selector) -> str | None:
-        """Return the type of a metric. Return None if the server does not know it.
+        """Return the type of a metric, or None if the server does not know it.
 
         Raises:
             SourceError: If the server does not respond.

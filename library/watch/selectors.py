@@ -40,7 +40,7 @@ def _is_match(found: str, operator: str, value: str) -> bool:
 
 
 def parse_selector(text: str) -> Selector | None:
-    """Return the selector in `text`. Return None if it is not a valid selector."""
+    """Return the selector in `text`, or None if it is not a valid selector."""
     whole = _SELECTOR.fullmatch(text)
     if whole is None or not text.strip():
         return None

@@ -152,7 +152,7 @@ class Store:
         self._waiting.clear()
 
     def requests(self, sink: str) -> RedisRequests | None:
-        """Return the storage for waiting requests of a sink. Return None if the states are not stored in Redis."""
+        """Return the storage for waiting requests of a sink, or None if the states are not stored in Redis."""
         if not isinstance(self._storage, RedisStorage):
             return None
         kind = f"outbox {sink}"

@@ -71,8 +71,8 @@ class PagedHeads:
         self._table: tuple[int, tuple[Tensor, ...]] = 0, ()
 
     def distances(self, longest: int) -> tuple[Tensor, ...]:
-        """Return `triton_distant.Distances` for at least `longest` keys. Return an empty tuple if the kernel does not
-        use them."""
+        """Return `triton_distant.Distances` for at least `longest` keys, or an empty tuple if the kernel does not use
+        them."""
         if self.kernel == "gaussian" or self._dtype == torch.float32:
             return ()
         count, table = self._table

@@ -94,5 +94,5 @@ def last_contiguous(x: Tensor) -> Tensor:
 
 
 def batch_stride(stamps: Tensor | None) -> int:
-    """Return the stride between the stamps of two batch rows. Return 0 if all rows have the same stamps."""
+    """Return the stride between the stamps of two batch rows, or 0 if all rows have the same stamps."""
     return 0 if stamps is None or stamps.shape[0] == 1 else stamps.stride(0)

@@ -72,7 +72,7 @@ def kept_rows(confidence: Reals, is_right: NDArray[np.bool_], held_out: Windows)
 
 
 def rows_of(calibration: Mapping[str, Any]) -> int:
-    """Return the number of held-out positions that each mode records. Return 0 for filters and for bundles that record
+    """Return the number of held-out positions that each mode records, or 0 for filters and for bundles that record
     none."""
     modes: Mapping[str, Any] = calibration.get("modes", {})
     return max((len(entry["rows"]["right"]) for entry in modes.values() if entry.get("rows")), default=0)
@@ -144,8 +144,8 @@ def check_confidences(
 def _difference(
     logits: NDArray[np.float32], calibration: TokenConfidence, stated: float, is_right: bool, token: int
 ) -> str | None:
-    """Describe the difference between the output of the model and a recorded position. Return None if they agree within
-    the tolerance of the golden outputs."""
+    """Describe the difference between the output of the model and a recorded position, or return None if they agree
+    within the tolerance of the golden outputs."""
     scores = logits.astype(np.float64)
     best, error = scores.max(), ABSOLUTE + RELATIVE * float(np.abs(scores).max())
     scaled = (scores - best) / float(calibration.temperature)

@@ -233,7 +233,7 @@ def _hash(message: bytes) -> bytes:
 
 
 def _decode_base64(text: str, size: int) -> bytes | None:
-    """Decode canonical base64 of exactly `size` bytes. Return None if the text is anything else."""
+    """Decode canonical base64 of exactly `size` bytes, or return None if the text is anything else."""
     try:
         data = base64.b64decode(text, validate=True)
     except ValueError:

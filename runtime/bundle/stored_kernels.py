@@ -166,7 +166,7 @@ class StoredKernel:
         return [*packed, *(ctypes.c_uint64(0) for _ in range(self.entry.scratch))]
 
     def refusal(self, capability: tuple[int, int], driver: tuple[int, int]) -> str | None:
-        """Return the reason why a GPU does not support the kernel. Return None if the GPU supports it.
+        """Return the reason why a GPU does not support the kernel, or None if the GPU supports it.
 
         Machine code runs on GPUs of the same major version with an equal or higher minor version. A target that ends in
         "a" runs on exactly that version. A driver loads code of every CUDA version with its major version.

@@ -69,7 +69,7 @@ class DrivenSystem:
 
     @classmethod
     def of(cls, bundle: Bundle, matrix: Array) -> Self | None:
-        """Return the system of a bundle. Return None if the model is not linear or is too large."""
+        """Return the system of a bundle, or None if the model is not linear or is too large."""
         if bundle.manifest.family != "linear" or matrix.shape[1] > MOST_STATES:
             return None
         return cls(np.array(bundle.config["drift"], np.float64), matrix)
@@ -77,7 +77,7 @@ class DrivenSystem:
     def respond(
         self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]
     ) -> Response | None:
-        """Return the response before each observation. Return None if these streams never had an input.
+        """Return the response before each observation, or None if these streams never had an input.
 
         Rows are processed one by one, so that results do not depend on the other rows.
 

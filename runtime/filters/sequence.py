@@ -162,7 +162,7 @@ def _first_state(runtime: FilterRuntime, options: FilterOptions) -> FilterState:
 
 
 def _until(deadline: float, work: Generator[None, None, Item]) -> Generator[None, None, Item | None]:
-    """Return the result of `work`. Return None if the deadline passes first."""
+    """Return the result of `work`, or None if the deadline passes first."""
     while time.monotonic() <= deadline:
         try:
             next(work)

@@ -229,7 +229,7 @@ def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
 
 
 def refusal(bundle: Bundle, device: str) -> str | None:
-    """Return the reason why long parts of a series are not processed on the device. Return None if the device processes
+    """Return the reason why long parts of a series are not processed on the device, or None if the device processes
     them."""
     config = SeriesConfig.from_dict(bundle.config)
     if least_tokens(config) > TOKENS:

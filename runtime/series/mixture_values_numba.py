@@ -37,7 +37,7 @@ SOURCES = (auto_season_numba, profile_numba, *profile_numba.SOURCES)
 
 @inline_jit
 def clock_season(unit):
-    """Return the usual season in cells of rows that are `unit` seconds apart. Return 1 if there is none."""
+    """Return the usual season in cells of rows that are `unit` seconds apart, or 1 if there is none."""
     if unit < 60:
         return 1
     for cycle, shortest in ((DAY, 4.0), (HOUR, 4.0), (WEEK, 4.0), (YEAR, 3.0)):
@@ -83,7 +83,7 @@ def set_season(numbers, memory, cell, unit, scratch):
 
 @inline_jit
 def without_oddity(numbers, value):
-    """Return the value. Return NaN if it is beyond all earlier values and far from the last one. In this case, the next
+    """Return the value, or NaN if it is beyond all earlier values and far from the last one. In this case, the next
     value is accepted."""
     is_beyond = value > numbers[at.LARGEST_OF_ALL] or value < numbers[at.LEAST_OF_ALL]
     is_far = abs(value - numbers[at.LATEST]) > ODD * numbers[at.CHANGE]

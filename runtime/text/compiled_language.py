@@ -143,7 +143,7 @@ def reproduce_golden(bundle: Bundle, runtime: CompiledLanguageRuntime | None = N
 
 
 def refusal(bundle: Bundle) -> str | None:
-    """Return the reason why compiled code does not support a bundle. Return None if it supports the bundle."""
+    """Return the reason why compiled code does not support a bundle, or None if it supports the bundle."""
     if (reason := model_refusal(bundle.language)) is not None:
         return reason
     if bundle.constants() is None:
@@ -152,7 +152,7 @@ def refusal(bundle: Bundle) -> str | None:
 
 
 def model_refusal(config: LanguageConfig) -> str | None:
-    """Return the reason why compiled code does not support a model. Return None if it supports the model."""
+    """Return the reason why compiled code does not support a model, or None if it supports the model."""
     if not config.has_slots:
         return "it has no memory slots, and only ONNX Runtime supports attention without them"
     if config.window:

@@ -46,7 +46,7 @@ def load_on_cpu(bundle: Bundle, choice: RuntimeName, streams: int, max_rows: int
 
 
 def compiled_refusal(bundle: Bundle) -> str | None:
-    """Return the reason why this process cannot run a bundle in compiled code. Return None if it can."""
+    """Return the reason why this process cannot run a bundle in compiled code, or None if it can."""
     try:
         from rfa.runtime.text.compiled_language import refusal
     except RuntimeError as error:  # there is no writable directory for the kernel cache

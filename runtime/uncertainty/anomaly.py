@@ -73,8 +73,8 @@ def score_anomaly(scorer, stream, seen, nis, is_new):
 
 @inline_jit
 def _raised_by(alarm, tails, least, expected, usual, is_there):
-    """Return the rule that raises an alarm. Return -1 if there is none. The share of a rule that cannot raise an alarm
-    is added to that of "value"."""
+    """Return the rule that raises an alarm, or -1 if there is none. The share of a rule that cannot raise an alarm is
+    added to that of "value"."""
     found, share = -1, 1.0
     for k in range(STRETCH, RULES):
         rate = alarm.shares[k] * (usual if k == GAP else expected)

@@ -25,7 +25,7 @@ _WITH_SIZE: Final = ("value", "stretch", "range")
 
 
 def raised_alarm(raised: Sequence[float]) -> RaisedAlarm | None:
-    """Return the alarm in a row of `StepOutputs.raised`. Return None if the row is not an alarm."""
+    """Return the alarm in a row of `StepOutputs.raised`, or None if the row is not an alarm."""
     rule = raised[RAISED_BY]
     if rule != rule:  # noqa: PLR0124
         return None

@@ -124,7 +124,7 @@ def _moment(text: Any, tz: str) -> float:
 
 
 def constant_offset(tz: str) -> float:
-    """Return the UTC offset of a zone that has had only one offset since 1970. Return 0 for other zones."""
+    """Return the UTC offset of a zone that has had only one offset since 1970, or 0 for other zones."""
     if UtcOffsets.of_zone(tz) != UTC:
         return 0.0
     return (datetime.fromtimestamp(0, get_zone(tz)).utcoffset() or timedelta()).total_seconds()

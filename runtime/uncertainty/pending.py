@@ -125,7 +125,7 @@ def remove_arrived(state, stream, work):
 
 @inline_jit
 def _pending_index(horizons, index, requested, due, steps, row):
-    """Return the index of a pending forecast. Return -1 if it is not scored.
+    """Return the index of a pending forecast, or -1 if it is not scored.
 
     Args:
         index: Calibrated horizon as which the forecast is scored.

@@ -320,7 +320,7 @@ def note_stretch(state, stream, work):
 
 @inline_jit
 def update_incident(incident, position, is_unusual, is_alarm):
-    """Return the position of the first alarm of the incident that a row is part of. Return -1 if there is no incident.
+    """Return the position of the first alarm of the incident that a row is part of, or -1 if there is no incident.
 
     Args:
         incident: State of the stream, `[2]`.

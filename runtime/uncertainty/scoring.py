@@ -78,7 +78,7 @@ SOURCES = (*_PARTS, sys.modules[__name__])
 
 @inline_jit
 def _horizon_unit(horizons, step):
-    """Return the length of one step of the horizons in time units. Return 1 if the horizons are not in steps."""
+    """Return the length of one step of the horizons in time units, or 1 if the horizons are not in steps."""
     return step / horizons.step if horizons.in_steps and step > 0 else 1.0
 
 

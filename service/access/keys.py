@@ -53,7 +53,7 @@ class ApiKeys:
         return len(self._tenants)
 
     def tenant_of(self, presented: bytes) -> str | None:
-        """Return the stable id of an API key. Return None if the key is unknown. The comparison takes constant time."""
+        """Return the stable id of an API key, or None if the key is unknown. The comparison takes constant time."""
         digest = sha256(presented).digest()
         found = None
         for valid_name, tenant in self._tenants.items():

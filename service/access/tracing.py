@@ -87,7 +87,7 @@ class Tracing:
             flushing.join(FLUSH_SECONDS)
 
     def begin(self, scope: Scope, record: Record) -> Span | None:
-        """Start the span of a request. Return None if spans are not being recorded."""
+        """Start the span of a request, or return None if spans are not being recorded."""
         if self._tracer is None:
             return None
         parents, states = (

@@ -137,7 +137,7 @@ class Engine:
         return self._scheduler.has_live_work
 
     def stalled_for(self) -> float:
-        """Return the seconds since the last progress. Return 0 if there is no work to do."""
+        """Return the seconds since the last progress, or 0 if there is no work to do."""
         return self._scheduler.stalled_for()
 
     def check_ready(self) -> None:

@@ -113,7 +113,7 @@ class Scheduler:
         return self.live_waiting + self._live_busy > 0
 
     def stalled_for(self) -> float:
-        """Return the seconds since the last quantum ended. Return 0 if there is no work to do."""
+        """Return the seconds since the last quantum ended, or 0 if there is no work to do."""
         with self._lock:
             return time.monotonic() - self._progress if self._has_work() else 0.0
 

@@ -229,7 +229,7 @@ class Connection(asyncio.Protocol):
 
 
 def unacknowledged_bytes(transport: asyncio.Transport) -> int:
-    """Return the number of bytes that the client has not acknowledged. Return 0 if all bytes were passed to the kernel.
+    """Return the number of bytes that the client has not acknowledged, or 0 if all bytes were passed to the kernel.
 
     The number includes the bytes in the send buffer of the kernel, which can hold megabytes. The kernel accepts more
     bytes only when a third of this buffer is free. The bytes in the buffer of the transport alone would therefore not
@@ -247,7 +247,7 @@ def unacknowledged_bytes(transport: asyncio.Transport) -> int:
 
 
 def host_and_port(name: object) -> tuple[str, int] | None:
-    """Return the host and port in the address of a socket. Return None for a UNIX socket or a closed socket."""
+    """Return the host and port in the address of a socket, or None for a UNIX socket or a closed socket."""
     return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
 
 

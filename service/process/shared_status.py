@@ -77,8 +77,8 @@ class SharedStatus:
         self._connections[PER_PROCESS * index + 1] = time.monotonic()
 
     def fewest_connections(self, index: int) -> float:
-        """Return the smallest number of connections of another process that accepts connections. Return infinity if
-        there is no such process.
+        """Return the smallest number of connections of another process that accepts connections, or infinity if there
+        is no such process.
 
         Args:
             index: Index of the calling process.

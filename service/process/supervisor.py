@@ -123,7 +123,7 @@ class Supervisor:
         )
 
     async def _begin(self, reloader: Reloader) -> bool:
-        """Copy and check the first bundles. Return False if a stop signal arrives before this is complete."""
+        """Copy and check the first bundles, or return False if a stop signal arrives before this is complete."""
         beginning = asyncio.create_task(self._load_first(reloader))
         stopping = asyncio.create_task(self._stopping.wait())
         await asyncio.wait((beginning, stopping), return_when=asyncio.FIRST_COMPLETED)

@@ -340,7 +340,7 @@ def _robustness(nu: float | None, contamination: float, outlier_scale: float) ->
 
 
 def _shape(value: Any) -> tuple[int, ...] | None:
-    """Return the shape of nested lists. Return None if the lengths of inner lists differ."""
+    """Return the shape of nested lists, or None if the lengths of inner lists differ."""
     if not isinstance(value[0], list):
         return (len(value),)
     return (len(value), len(value[0])) if len({len(row) for row in value}) == 1 else None

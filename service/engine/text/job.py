@@ -191,7 +191,7 @@ class GenerateJob(Job):
         return unpack_output(resumed.output, len(self.model.vocabulary), self.model.latent_shape)
 
     def _adjusted_logits(self) -> AdjustedLogits | None:
-        """Return the changes to the logits of a continuation. Return None if the request contains no changes."""
+        """Return the changes to the logits of a continuation, or None if the request contains no changes."""
         vocabulary, options = self.model.vocabulary, self.options
         end = vocabulary.end_of_text
         ends = (*options.stop_tokens, *([] if end is None or options.ignores_eos else [end]))

@@ -123,8 +123,7 @@ class PrefillStage:
         return job.reader.tokens
 
     def _restore(self, job: GenerateJob) -> Context | None:
-        """Return the context after the longest start of the prompt that is in the cache. Return None if there is
-        none."""
+        """Return the context after the longest start of the prompt that is in the cache, or None if there is none."""
         if job.mode != "recurrent" or job.options.scored_top is not None:
             return None
         job.prefix_keys = self._cache.keys(job.options, job.prompt)

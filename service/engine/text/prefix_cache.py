@@ -111,7 +111,7 @@ class PrefixCache:
         return found
 
     def find(self, keys: dict[int, bytes]) -> FoundPrefix | None:
-        """Return the cached state for the longest start of a prompt. Return None if there is none."""
+        """Return the cached state for the longest start of a prompt, or None if there is none."""
         for tokens, key in reversed(keys.items()):
             context = self._entries.get(key)
             if context is not None:
@@ -125,7 +125,7 @@ class PrefixCache:
             self._entries.put(key, self._model.pack(context))
 
     def tokens_of(self, options: GenerateOptions, text: str, most: int) -> list[int] | None:
-        """Return the last `most` tokens of a text from the cache. Return None if the text is short or not cached."""
+        """Return the last `most` tokens of a text from the cache, or None if the text is short or not cached."""
         if len(text) < SHORTEST_TEXT:
             return None
         found = self._entries.get(self._text_key(options, text, most))

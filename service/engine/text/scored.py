@@ -32,7 +32,7 @@ class ScoredPrompt:
         return min(len(self.tokens), scored + self.has_first)
 
     def row(self, position: int) -> int | None:
-        """Return the row in `scores` of the token at a position. Return None for the first token of a text."""
+        """Return the row in `scores` of the token at a position, or None for the first token of a text."""
         return position - self.has_first if position >= self.has_first else None
 
     def bytes_of(self, position: int) -> bytes:
