@@ -2,10 +2,10 @@
 
     python -m rfa.benchmarks.watch
 
-A process of `rfa watch` with `/metrics` and a store gets requests of 2,000 series each over one connection. The
-first round creates the series and is not measured. The share of a core is that needed to process one observation
-of every series each 15 seconds. Compressed states are measured in process: after a few rows, and after a week with a
-value per minute.
+A process of `rfa watch` with `/metrics` and a store gets requests of 2,000 series each over one connection. The first
+round creates the series and is not measured. The fraction of a core is that needed to process one observation of every
+series each 15 seconds. Compressed states are measured in process: after a few rows, and after a week with a value per
+minute.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rfa.measured import origin
 PER_REQUEST, STEP, ROUNDS_AT_REST = 2_000, 15.0, 10
 # Of the start and of a reply, which may wait for kernels.
 START_SECONDS = REPLY_SECONDS = 900.0
-# Series by model, as a share of --series; and at rest.
+# Series by model, as a fraction of --series; and at rest.
 SHARES = {"auto": (1.0, 200), "default": (0.01, 10)}
 CONFIG = """
 step = "15s"

@@ -54,9 +54,9 @@ def backtest_series(
 ) -> None:
     """Report alarms, incidents and coverage on recorded series. Each row is scored using only the rows before it.
 
-    With --windows, the report also contains the number of detected windows, the detection delay, the share of correct
-    incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of its
-    queries are read over the history that the configuration sets, or from --from to --to.
+    With --windows, the report also contains the number of detected windows, the detection delay, the fraction of
+    correct incidents, and the NAB score. DATA may also be a configuration of `rfa watch`. In this case, the results of
+    its queries are read over the history that the configuration sets, or from --from to --to.
     """
     from rfa.cli.filter import OUTLIER, FilterBatch
     from rfa.cli.filter_run import Task

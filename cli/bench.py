@@ -105,7 +105,8 @@ def bench_cost(
         raise ValueError(f"--architecture must be one of {', '.join(map(str, ARCHITECTURES))}, got {min(unknown)}")
     if architecture and out == RESULTS / "cost.json":
         raise ValueError(
-            "the committed table contains all architectures; to measure only some of them, specify another file with --out"
+            "the committed table contains all architectures; to measure only some of them, specify another file with "
+            "--out"
         )
     print_benchmark("cost", write_cost(out, architecture), as_json)
 

@@ -76,7 +76,7 @@ Smooth = Annotated[
     bool, typer.Option("--smooth", help="Also print smoothed estimates, which use earlier and later rows.")
 ]
 Lag = Annotated[int | None, typer.Option(min=0, help="Number of later rows to use for smoothing. The default is all.")]
-RATE_HELP = "Alarm rate: 1/day, 2/hour, or a share of the rows such as 0.001."
+RATE_HELP = "Alarm rate: 1/day, 2/hour, or a fraction of the rows such as 0.001."
 AlarmRate = Annotated[str | None, typer.Option("--alarm", help=RATE_HELP)]
 Rate = Annotated[str | None, typer.Option(help=RATE_HELP, show_default=USUAL_RATE)]
 Mute = Annotated[
@@ -114,7 +114,7 @@ Rules = Annotated[
 Flag = Annotated[
     float,
     typer.Option(
-        min=0.5, max=1 - 1e-12, help="Share of ordinary values below the threshold for outliers, such as 0.999."
+        min=0.5, max=1 - 1e-12, help="Fraction of ordinary values below the threshold for outliers, such as 0.999."
     ),
 ]
 InParts = Annotated[

@@ -93,7 +93,7 @@ class Task:
         filters: Function that returns the filters of a series or of its columns.
         leads: Values of the option `--lead`.
         horizon: Value of the option `--horizon`.
-        flag: Share of ordinary rows below the threshold for outliers.
+        flag: Fraction of ordinary rows below the threshold for outliers.
         smooth: Whether to also compute smoothed estimates.
         lag: Number of later rows that smoothing uses. None uses all.
         option: Name of the option for the alarm rate, for messages.
@@ -145,7 +145,7 @@ class Task:
         if is_most(self.alarm, step := usual_step(series)):
             raise ValueError(
                 f"{self.option} requests an alarm for more than half of the rows of {file}, which are {step:,.12g} s "
-                "apart; use a lower rate such as 1/week, or a share of the rows such as 0.001"
+                "apart; use a lower rate such as 1/week, or a fraction of the rows such as 0.001"
             )
         with suggest_column_option():
             filters = with_covariates(self.filters)
@@ -267,7 +267,7 @@ def run_filter(
 
 
 def describe_coverage(checks: ForecastChecks) -> list[str]:
-    """Return texts with the share of values inside their 90 % intervals, one step and several steps ahead. Return an
+    """Return texts with the fraction of values inside their 90 % intervals, one step and several steps ahead. Return an
     empty list if no value was scored."""
     from rfa.runtime.uncertainty.diagnostics import name_steps
 
@@ -313,7 +313,7 @@ def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--a
     """Return the rule for alarms that the options of a command describe.
 
     Args:
-        rate: Share of the rows such as "0.001", or a number per time such as "1/day". None disables alarms.
+        rate: Fraction of the rows such as "0.001", or a number per unit of time such as "1/day". None disables alarms.
         tz: Time zone of maintenance windows.
         rules: Names separated by commas. None means all rules.
         option: Name of the option with the rate, for messages.

@@ -114,7 +114,7 @@ def _check(sources: Sequence[str], out: Path | None, reading: ReadOptions, other
 
 
 def _rate(text: str) -> float | str:
-    """Parse an alarm rate: a share of the rows, or a rate such as 1/day."""
+    """Parse an alarm rate: a fraction of the rows, or a rate such as 1/day."""
     try:
         return float(text)
     except ValueError:

@@ -29,15 +29,15 @@ MAX_POINTS: Final = 20_000
 # A forecast with less than 1 / SHORT of the rows is drawn again in a second panel, with ZOOM_ROWS times as many of the
 # last rows, and at least MIN_ZOOM_ROWS.
 SHORT, ZOOM_ROWS, MIN_ZOOM_ROWS = 10, 4, 48
-# Times are regular if the share REGULAR_SHARE of the steps differs from the median step by less than TOLERANCE of it. A
-# gap is longer than GAP median steps, or IRREGULAR_GAP median steps if times are irregular.
+# Times are regular if the fraction REGULAR_SHARE of the steps differs from the median step by less than TOLERANCE of
+# it. A gap is longer than GAP median steps, or IRREGULAR_GAP median steps if times are irregular.
 TOLERANCE, REGULAR_SHARE, GAP, IRREGULAR_GAP = 0.05, 0.9, 1.5, 10.0
 # Size of a mark: MARKS divided by the square root of their number, and at least MIN_MARK.
 MIN_MARK, MARKS = 3.5, 60.0
 # Intervals of the first FIRST_ROWS rows, or of FIRST_SHARE of all rows if that is less, may exceed the panel. A share
 # MARGIN of the panel stays empty.
 FIRST_ROWS, FIRST_SHARE, MARGIN = 20, 0.5, 0.05
-# An outlier is marked in columns whose deviation is at least this share of the largest one.
+# An outlier is marked in columns whose deviation is at least this fraction of the largest one.
 DEVIATION_SHARE: Final = 0.5
 WIDE: Final = "0.9"
 LEVELS: Final = (("0.9", 0.15), ("0.5", 0.3))

@@ -12,7 +12,7 @@ from rfa.cli.console import print_json
 from rfa.cli.options import JsonFlag
 
 Rate = Annotated[
-    float, typer.Option(min=1e-9, max=0.5, help="Alarm rate: expected share of ordinary events that raise an alarm.")
+    float, typer.Option(min=1e-9, max=0.5, help="Alarm rate: expected fraction of ordinary events that raise an alarm.")
 ]
 
 

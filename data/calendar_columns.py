@@ -15,7 +15,7 @@ from rfa.data.month_names import LANGUAGES, names
 
 # Default names of the first four columns of a file without a header, which may be year, month, day and hour.
 UNNAMED: Final = tuple(f"column {k}" for k in range(1, 5))
-# Maximum share of decreasing dates in columns that are detected as dates by their content alone.
+# Maximum fraction of decreasing dates in columns that are detected as dates by their content alone.
 MOST_BACK: Final = 0.1
 MONTHS: Final = 12
 # Number of first rows whose steps are examined.

@@ -12,10 +12,10 @@ from rfa.data.clock_numbers import DAY
 
 # Minimum number of rows for judging whether times are plausible.
 FEWEST_ROWS: Final = 8
-# If the time of more than these shares of the rows is before, or equal to, that of another row, the rows are not one
+# If the time of more than these fractions of the rows is before, or equal to, that of another row, the rows are not one
 # series.
 MOST_BACK, MOST_REPEATED = 0.05, 0.5
-# Numbers that decrease in more than this share of the rows are not times.
+# Numbers that decrease in more than this fraction of the rows are not times.
 MOST_FALLING: Final = 0.4
 # Plausible range of times, from 1700 to 2100. Longest plausible gap, which is the larger of 20 years and a number of
 # typical time steps.

@@ -136,7 +136,7 @@ def read_clock(
         return _numbers(column, name, rows, zone, time_format)
     if not pa.types.is_string(column.type):
         raise ValueError(
-            f"column {name!r} has type {column.type}, which cannot contain times; specify another time column with --time"
+            f"column {name!r} has type {column.type}, which cannot contain times; specify another column with --time"
         )
     is_iso = time_format is None and not (len(column) and PERSIAN.match((column[0].as_py() or "").strip()))
     if is_iso and (stamps := cast_iso(column)) is not None and not stamps.null_count:

@@ -53,7 +53,7 @@ SAMPLED: Final = 200
 MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
 # If a table has one or two columns with longer names, its first line is a line of text.
 LONGEST_NAME: Final = 40
-# Minimum share of the cells of a time column that must look like times.
+# Minimum fraction of the cells of a time column that must look like times.
 MOSTLY: Final = 0.8
 # Values or times in the place of column names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"

@@ -321,7 +321,9 @@ def _part_text(kind: str, column: Any) -> Any:
     try:
         numbers = pc.cast(pc.cast(cells, pa.float64()), pa.int64())
     except pa.ArrowInvalid as error:
-        raise ValueError(f"the {kind} of a time is not a number: {error}; specify the time column with --time") from None
+        raise ValueError(
+            f"the {kind} of a time is not a number: {error}; specify the time column with --time"
+        ) from None
     if kind == HALF_HOUR:
         return half_hours(numbers)
     numbers = pc.subtract(numbers, 1) if kind == ENDING else numbers

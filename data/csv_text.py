@@ -345,10 +345,10 @@ def _separator(lines: list[str]) -> tuple[str, int]:
 
 
 def _fit(counts: list[int]) -> tuple[float, int]:
-    """Return the share of the lines that have as many cells as the first line, and 0.
+    """Return the fraction of the lines that have as many cells as the first line, and 0.
 
-    If this share is less than a half, return instead the share of the lines that have the most frequent number of cells
-    above 1, and the index of the first such line.
+    If this fraction is less than a half, return instead the fraction of the lines that have the most frequent number of
+    cells above 1, and the index of the first such line.
     """
     as_first = sum(count == counts[0] for count in counts) / len(counts) if counts[0] > 1 else 0.0
     usual, often = Counter(count for count in counts if count > 1).most_common(1)[0] if max(counts) > 1 else (0, 0)

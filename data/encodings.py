@@ -28,7 +28,7 @@ USUAL: Final = re.compile(
     "일시기온습도지점명량압력전류시간날짜값서울년월분초평균최고저합계금액매출강수풍속구번호상태]"
 )
 LEAST_LETTERS: Final = 4
-# Minimum share of usual characters.
+# Minimum fraction of usual characters.
 FEWEST_USUAL: Final = 0.15
 MOST_ALONE: Final = 0.2
 # Patterns of Polish, Czech, Slovak, Hungarian and South Slavic words that are decoded as Windows-1252: signs inside a

@@ -17,9 +17,9 @@ MOST_SERIES: Final = 100_000
 KEY_NAMES: Final = (
     "unique_id", "entity_id", "item_id", "series_id", "statistic_id", "ts_id", "sensor_id", "metric_name", "_field",
 )  # fmt: skip
-# Maximum share of distinct times in a table of several series.
+# Maximum fraction of distinct times in a table of several series.
 MAX_DISTINCT: Final = 0.6
-# Maximum share of rows that have the time of another row of their series.
+# Maximum fraction of rows that have the time of another row of their series.
 MAX_REPEATED: Final = 0.01
 # Maximum number of columns that may label series.
 MOST_LABELS: Final = 12
@@ -30,9 +30,9 @@ UNIT_NAMES: Final = (
     "unit", "units", "einheit", "unité", "unite", "unidad", "uom", "unit_of_measurement", "currency", "ccy", "währung",
     "devise", "divisa", "moneda", "valuta", "waluta",
 )  # fmt: skip
-# For series whose rows alternate: the minimum number of rows of each series, the minimum share of rows that follow a
-# row of another series, the tolerance of steps relative to the usual step, and the share of such steps within a series
-# and among all rows.
+# For series whose rows alternate: the minimum number of rows of each series, the minimum fraction of rows that follow a
+# row of another series, the tolerance of steps relative to the usual step, and the fraction of such steps within a
+# series and among all rows.
 LEAST_ROWS: Final = 8
 ALTERNATING: Final = 0.8
 NEAR: Final = 0.1
@@ -161,7 +161,7 @@ def _tells(codes: np.ndarray, units: np.ndarray) -> bool:
 
 
 def _share_of_regular_steps(times: np.ndarray, codes: np.ndarray) -> float:
-    """Return the share of steps within series that are close to the typical step of their series."""
+    """Return the fraction of steps within series that are close to the typical step of their series."""
     order = np.lexsort((times, codes))
     steps, is_inside = np.diff(times[order]), np.diff(codes[order]) == 0
     near, count = 0, 0

@@ -34,7 +34,7 @@ PROXY_NAMES: Final = (
     "bytes",
 )  # fmt: skip
 SEARCHED: Final = 4096
-# Minimum share of the first lines that consist of labelled cells.
+# Minimum fraction of the first lines that consist of labelled cells.
 LABELLED_SHARE: Final = 0.9
 FEWEST_CELLS: Final = 2
 

@@ -11,7 +11,7 @@ from rfa.data.json_values import Rows
 SENTENCE: Final = re.compile(r"(?m)^.{0,40}?\$[A-Z]{2}(RMC|GGA),(\d{6}(?:\.\d+)?),([^\r\n*]*)")
 FIRST: Final = re.compile(r".{0,40}?\$[A-Z]{5},")
 PREVIEW: Final = 20
-# Minimum share of sentences among the first lines.
+# Minimum fraction of sentences among the first lines.
 SHARE: Final = 0.8
 TIME: Final = "time"
 # The positions of the fields after the time.

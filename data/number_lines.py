@@ -30,7 +30,7 @@ END: Final = re.compile(r"\s*[,;)\]]|\s*$")
 WORD: Final = re.compile(r"[^\W\d_]{2,}")
 DECIMAL: Final = re.compile(r"\d+\.\d|=\s*\d")
 TIME: Final = "time"
-# Minimum number of lines, minimum share of the lines with the most frequent wording, and maximum number of columns.
+# Minimum number of lines, minimum fraction of the lines with the most frequent wording, and maximum number of columns.
 FEWEST_LINES, SHARE, MOST_COLUMNS = 8, 0.9, 50
 # Minimum number of words in lines without a time.
 FEWEST_WORDS: Final = 3

@@ -12,7 +12,7 @@ MOST_FOOTNOTES, TAIL = 10, 10_000
 # Comments among the rows, and maximum length of a text that is searched for them.
 COMMENTED: Final = re.compile(r"\n(?:#[^\n]*(?:\n|$))+")
 MOST_COMMENTED: Final = 2**26
-# Maximum share of lines that are comments.
+# Maximum fraction of lines that are comments.
 MOST_COMMENTS: Final = 0.2
 QUOTED_LINE: Final = re.compile(r'^"[^"]*"\s*$')
 
@@ -39,7 +39,7 @@ def without_headers(
 
 
 def _has_comments(rows: str) -> bool:
-    """Return whether a small share of the lines, except the first, begin with #."""
+    """Return whether a small fraction of the lines, except the first, begin with #."""
     count = rows.count("\n#")
     return 0 < count <= MOST_COMMENTS * rows.count("\n") and not rows.lstrip().startswith("#")
 

@@ -31,7 +31,7 @@ class TableSample:
 
     Attributes:
         table: Rows of the sample.
-        share: Share of the bytes of the file that were read.
+        share: Fraction of the bytes of the file that were read.
         breaks: Number of places where rows were skipped.
     """
 

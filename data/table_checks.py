@@ -34,7 +34,7 @@ BOTH: Final = {
     ("CET", "CEST"): "CET", ("MEZ", "MESZ"): "CET", ("EET", "EEST"): "EET", ("WET", "WEST"): "WET",
     ("EST", "EDT"): "EST5EDT", ("CST", "CDT"): "CST6CDT", ("MST", "MDT"): "MST7MDT", ("PST", "PDT"): "PST8PDT",
 }  # fmt: skip
-# Names of labels, their maximum number, and the minimum share of rows with another label than the previous row.
+# Names of labels, their maximum number, and the minimum fraction of rows with another label than the previous row.
 LABEL_WORDS: Final = frozenset((
     "band", "filter", "sensor", "channel", "device", "metric", "station", "parameter", "variable", "location", "site",
     "room", "host", "meter", "symbol", "ticker", "kanal", "gerät", "standort", "capteur", "dispositivo",

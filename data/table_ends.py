@@ -10,7 +10,7 @@ from rfa.data.clock_choice import has_time, take
 from rfa.data.table import NO_TIME
 from rfa.data.wide import has_digit
 
-# Number of rows at each end that are examined, and maximum share of rows that may be left out.
+# Number of rows at each end that are examined, and maximum fraction of rows that may be left out.
 MOST: Final = 20
 MOST_SHARE: Final = 0.2
 

@@ -28,8 +28,8 @@ HEADING: Final = re.compile(r'(?m)^"?##+ ?\w[\w ]*"?\r?$')
 WORDY: Final = re.compile(r"(?m)^[^\d\r\n]*[;,\t|][^\d\r\n]*$")
 HAS_BLANK: Final = re.compile(r'\n\r?\n|\n[;,]+\r?\n|\n""\r?\n')
 EMPTY: Final = ' \t;,|\r"'
-# The first cell of a line that states its kind, the maximum number of kinds, and the minimum share of the most frequent
-# kind.
+# The first cell of a line that states its kind, the maximum number of kinds, and the minimum fraction of the most
+# frequent kind.
 KIND: Final = re.compile(r'"?([A-Z]{1,10}|\d{2,3}|//[A-Z]+)"?(?=[,;|\t]|$)')
 MOST_KINDS, LEAST_SHARE, FEWEST_LINES = 8, 0.75, 8
 MOST_LISTED: Final = 8

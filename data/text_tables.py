@@ -23,7 +23,7 @@ AVERAGE: Final = re.compile(r"average|mean|mittelwert|durchschn\.?|moyenne", re.
 GAP: Final = re.compile(r"\s{2,}|\t")
 # Lines above a header, such as `Instrument:,UV-1800`.
 TITLE: Final = re.compile(r'"?[^\d,;\t|":]{1,40}[:=]"?\s*([,;\t|]|$)')
-# Minimum share of lines that have bars, or as many cells as the others.
+# Minimum fraction of lines that have bars, or as many cells as the others.
 ALIGNED_SHARE: Final = 0.8
 MOST_CHARACTERS: Final = 2**26
 CLOCK: Final = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[AaPp]\.?[Mm]\b\.?)?(?: (?:UTC|GMT|[A-Z]{2,4}T|[+-]\d{4})\b)?"
@@ -36,7 +36,7 @@ FEWEST_ROWS: Final = 3
 # A table without a header must have at least this many lines and cells per line, and a time in each line.
 FEWEST_LINES, FEWEST_CELLS = 8, 4
 MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d\S*|1\d{9}\.\d+")
-# Maximum share of lines between the rows that have another number of cells, such as sums and notes.
+# Maximum fraction of lines between the rows that have another number of cells, such as sums and notes.
 MOST_OTHERS: Final = 0.2
 
 

@@ -47,7 +47,7 @@ RARE: Final = ("p", "P", "T")
 SPACE_BEFORE: Final = r"\d[ \x{00a0}\x{202f}]+\pL"
 # A number other than zero. Zero needs no unit.
 NOT_ZERO: Final = r"^[^\pL]*[1-9]"
-# Maximum share of cells without a unit, except zeros, in a column with units.
+# Maximum fraction of cells without a unit, except zeros, in a column with units.
 MOST_BARE: Final = 0.5
 
 

@@ -99,7 +99,7 @@ def fit_structural(
         train, validation: Consecutive parts of one series. Parameters are fitted to the first part, and modes are
             chosen by the likelihood of the second part.
         config: Settings of the fit.
-        report: Function that is called after every fit with a progress message and the completed share of a column's
+        report: Function that is called after every fit with a progress message and the completed fraction of a column's
             work.
         saved: Store of completed columns, which are not fitted again.
 

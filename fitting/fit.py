@@ -38,8 +38,8 @@ from rfa.runtime.filters.calendar import DAY_SECONDS, Calendar, Days
 from rfa.runtime.filters.fitted import Models, series_label
 from rfa.runtime.filters.system import System
 
-# Share of a series to which models are fitted first. Modes are chosen by the likelihood of the rest. The chosen model
-# is then fitted to the whole series.
+# Fraction of a series to which models are fitted first. Modes are chosen by the likelihood of the rest. The chosen
+# model is then fitted to the whole series.
 FITTED_SHARE = 0.75
 # Maximum number of harmonics per season, without and with a calendar. A system can have up to 64 states.
 MOST_HARMONICS, BESIDE_CALENDAR = 8, 4
@@ -67,7 +67,7 @@ def fit_series(
         country: Country (US) or region (DE-BY) whose holidays get their own pattern. Requires the package `holidays`.
         holidays: Additional holidays, such as 2026-12-24.
         config: Settings of the fits.
-        report: Function that is called after every step with a progress message and the completed share of a series'
+        report: Function that is called after every step with a progress message and the completed fraction of a series'
             work.
         keep: File in which completed series are saved. After an interruption, the same call reads them and fits only
             the others.

@@ -30,7 +30,7 @@ MORE_FITS = 4
 # A fit stops when the mean log likelihood changes by less than this relative amount.
 TOLERANCE = 1e-8
 
-# Called after every fit with a progress message and the completed share of a column's work.
+# Called after every fit with a progress message and the completed fraction of a column's work.
 Report = Callable[[str, float], None]
 # Step of the raw parameters for the Hessian, and the standard error above which a parameter is undetermined.
 HESSIAN_STEP, WORST_ERROR = 1e-4, 3.0
@@ -240,8 +240,8 @@ def fit_column(column: Column, periods: list[float], limits: Limits, report: Rep
         column: The normalised series.
         periods: Candidate seasons in steps, the strongest first.
         limits: Limits of the search.
-        report: Function that is called after every fit with a message and the completed share. The shares of a column
-            sum to 1.
+        report: Function that is called after every fit with a message and the completed fraction. The fractions of a
+            column sum to 1.
     """
     start = time.monotonic()
     tried: list[dict[str, object]] = []

@@ -84,8 +84,8 @@ def fit_each(
     Args:
         items: Items by name.
         fit: Function that fits an item. It must call its second argument after every step, with a message and the
-            completed share of the item. The shares must sum to 1.
-        report: Function that is called after every step with a progress message and the completed share of an item.
+            completed fraction of the item. The fractions must sum to 1.
+        report: Function that is called after every step with a progress message and the completed fraction of an item.
             Threads call it one at a time.
         saved: Store of completed items, which are not fitted again.
         refused: Function that is called with the name and the error of each item that cannot be fitted. The item is

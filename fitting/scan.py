@@ -56,7 +56,7 @@ class Robust(NamedTuple):
 
     Attributes:
         inverse_nu: Inverse 1/nu of the degrees of freedom.
-        contamination: Share ε of outliers.
+        contamination: Fraction ε of outliers.
         outlier_scale: Factor k by which the standard deviation of outliers is larger.
         inner: Number of reweighting passes K.
     """

@@ -24,7 +24,7 @@ MAX_PERIODS = 3
 MIN_CYCLES = 3
 # The periodogram is smoothed over 1 / SMOOTHED_SHARE of the length to find a cycle.
 SMOOTHED_SHARE = 200
-# A series does not have a usable grid if more than this share of its steps is empty.
+# A series does not have a usable grid if more than this fraction of its steps is empty.
 MAX_EMPTY = 0.5
 MIN_ROWS = 32
 CLIP = 5.0

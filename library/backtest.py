@@ -49,12 +49,12 @@ class WindowScores:
 
     @property
     def precision(self) -> float | None:
-        """Share of the incidents that overlap a window. None if there are no incidents or windows."""
+        """Fraction of the incidents that overlap a window. None if there are no incidents or windows."""
         return self.true_incidents / self.incidents if self.incidents and self.windows else None
 
     @property
     def recall(self) -> float | None:
-        """Share of the windows that contain an alarm. None if there are no windows."""
+        """Fraction of the windows that contain an alarm. None if there are no windows."""
         return self.found / self.windows if self.windows else None
 
     @property
@@ -75,7 +75,7 @@ class SeriesBacktest:
     Attributes:
         alarms: Number of alarms.
         expected: Expected number of alarms in `observations` rows at the requested rate.
-        coverage: Share of the values inside their intervals, by horizon ("step" for one row ahead) and level.
+        coverage: Fraction of the values inside their intervals, by horizon ("step" for one row ahead) and level.
         labelled: Rows and windows from which NAB's score is computed. None if no windows were passed.
     """
 
@@ -134,7 +134,7 @@ class Backtest:
 
     @property
     def coverage(self) -> dict[str, dict[str, float | None]]:
-        """Share of the values inside their intervals over all series, by horizon and level."""
+        """Fraction of the values inside their intervals over all series, by horizon and level."""
         found: dict[str, dict[str, float | None]] = {}
         for lead in self.series[0].coverage if self.series else ():
             counts = [(one.scored.get(lead, 0), one.coverage.get(lead, {})) for one in self.series]

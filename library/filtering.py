@@ -72,7 +72,7 @@ def filter(
         levels: Levels of the intervals.
         smooth: Whether to also compute smoothed estimates, which use all rows.
         minimum, maximum: Smallest and largest possible value. No estimate or bound lies outside.
-        alarm: An alarm rate such as "1/day", a share of the rows such as 0.001, or a dictionary with the fields of
+        alarm: An alarm rate such as "1/day", a fraction of the rows such as 0.001, or a dictionary with the fields of
             `alarm` in `POST /filter`.
         tz: Time zone of times without a time zone, and of the days and weeks that the default model uses.
         time_format: Format of times given as text, as in `datetime.strptime`.
@@ -238,7 +238,7 @@ def detect(
     """Find the rows of each series that are unusual given the rows before them, at a requested alarm rate.
 
     Args:
-        rate: A share of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
+        rate: A fraction of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
             "1/day". The rate is accurate for series whose behaviour does not change.
         quiet: Number of rows after an alarm during which only a much rarer row raises another alarm.
         direction: "up" reports values above the forecast, "down" values below it, and "both" reports both.

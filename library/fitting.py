@@ -72,8 +72,8 @@ def fit(
 
 @contextmanager
 def show_progress(series: Mapping[Key, Series]) -> Iterator[Callable[[str, float], None]]:
-    """Show a progress bar. The function that is returned describes the current step, and advances the bar by the share
-    of a column."""
+    """Show a progress bar. The function that is returned describes the current step, and advances the bar by the
+    fraction of a column."""
     total = sum(len(one.names) for one in series.values())
     with tqdm(total=total, disable=None, bar_format=SHARES) as bar:
 

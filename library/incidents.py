@@ -31,7 +31,7 @@ class Detection(Generic[Frame]):
         raised: Number of alarms.
         expected: Expected number of alarms in these rows at the requested rate.
         observations: Number of rows that were checked for alarms.
-        bound: 95 % confidence interval of the alarm rate, as shares of the observations. None if there are no
+        bound: 95 % confidence interval of the alarm rate, as fractions of the observations. None if there are no
             observations.
     """
 

@@ -25,6 +25,6 @@ def late_options(late: Late | None, packed: bytes = b"") -> LateOptions | None:
         return None
     if isinstance(late, Mapping) and set(late) != {"window"}:
         raise ValueError(
-            "late must be a duration or a mapping with the single key 'window', such as {\"window\": \"5min\"}"
+            'late must be a duration or a mapping with the single key \'window\', such as {"window": "5min"}'
         )
     return LateOptions(window_of(late["window"] if isinstance(late, Mapping) else late), packed)

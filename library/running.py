@@ -31,7 +31,7 @@ def run_series(
     alarms = request.alarms
     if alarms.needs_times and series.clock is None:
         needs, remedy = (
-            ("an alarm rate per time", "use a share of the rows such as 0.001")
+            ("an alarm rate per unit of time", "use a fraction of the rows such as 0.001")
             if alarms.needs_times == "rate"
             else ("mute", "leave out mute")
         )
@@ -41,7 +41,7 @@ def run_series(
     if is_most(alarms, step := usual_step(series)):
         raise ValueError(
             f"the alarm rate requests an alarm for more than half of the rows, which are {step:,.12g} s apart; use a "
-            'lower rate such as "1/week", or a share of the rows such as 0.001'
+            'lower rate such as "1/week", or a fraction of the rows such as 0.001'
         )
     if runtime.covariates:
         runtime.check_input(alarms, None, is_given=False)

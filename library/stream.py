@@ -55,8 +55,8 @@ class Stream:
         levels: Levels of the intervals.
         horizon: Horizons of the forecasts to compute at each step, in units of the times, or as durations such as "6h"
             if times are in seconds. Their intervals adapt to the stream.
-        alarm: A rate such as "1/day" (with times in seconds), a share of the observations such as 0.001, or the fields
-            of `alarm` in `POST /filter`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
+        alarm: A rate such as "1/day" (with times in seconds), a fraction of the observations such as 0.001, or the
+            fields of `alarm` in `POST /filter`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
         samples: Number of samples of the state to return with each step.
         minimum, maximum: Smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
         weights: Whether each step contains the `weights` of the models that "default" combines, by name, for each

@@ -30,7 +30,7 @@ from rfa.runtime.filters.linear_config import LinearFilterConfig, stationary_cov
 from rfa.runtime.filters.robust_constants import NOISE_FACTORS, PRIOR_COUNTS
 from rfa.runtime.filters.spectrum import mode_arrays, spectrum
 
-# In attention mode, if the transported process noise of an observation is this share of its measurement noise, its
+# In attention mode, if the transported process noise of an observation is this fraction of its measurement noise, its
 # weight is divided by e, because observations share process noise. A Kalman filter of a random walk discounts old
 # observations at a similar rate.
 SHARED_NOISE = 0.25

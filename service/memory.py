@@ -30,12 +30,12 @@ from rfa.service.metrics import Metrics
 from rfa.service.settings import ConfigurationError, LimitSettings, Settings
 
 MIB: Final = 1 << 20
-# Share of the machine or container that all processes may use. The supervisor, the kernel and the allocator need the
+# Fraction of the machine or container that all processes may use. The supervisor, the kernel and the allocator need the
 # rest.
 SHARE_OF_MACHINE: Final = 0.8
 # With this budget, a process can use its cores fully, and two processes fit into a small container.
 DEFAULT_BUDGET_BYTES: Final = 192 * MIB
-# Leases above SMALL_BYTES may use at most the share LARGE_SHARE of the budget. The rest remains for small requests.
+# Leases above SMALL_BYTES may use at most the fraction LARGE_SHARE of the budget. The rest remains for small requests.
 SMALL_BYTES: Final = 64 * 1024
 LARGE_SHARE: Final = 0.75
 RETRY_AFTER_SECONDS: Final = 1

@@ -121,8 +121,8 @@ class Metrics:
         )
         self.filter_inside = model_counter(
             "filter_inside_observations",
-            "Scored observations with an anomaly score of at most `level`. With a calibrated filter, their share of "
-            "all scored observations is `level`.",
+            "Scored observations with an anomaly score of at most `level`. With a calibrated filter, the fraction of "
+            "scored observations that are counted is `level`.",
             "level",
         )
         self.filter_series = model_counter(
@@ -153,8 +153,8 @@ class Metrics:
         )
         self.filter_forecast_inside = model_counter(
             "filter_forecast_inside_components",
-            "Components of observations inside their one-step interval. With a calibrated filter, their share of all "
-            "compared components is `level`.",
+            "Components of observations inside their one-step interval. With a calibrated filter, the fraction of "
+            "compared components that are counted is `level`.",
             "level",
         )
         self.filter_outliers = model_counter(

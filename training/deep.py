@@ -43,7 +43,7 @@ class FilterTrainingConfig(StrictConfig):
     per phase.
 
     Attributes:
-        outliers, missing: Shares of the rows of recorded data that are replaced by outliers, and that are removed.
+        outliers, missing: Fractions of the rows of recorded data that are replaced by outliers, and that are removed.
             Simulated data already contain outliers and gaps.
         noise_settings: Pairs (sigma², eta²) of the simulated systems.
     """

@@ -21,7 +21,7 @@ class TrainingConfig(SequenceTrainingConfig):
 
     Attributes:
         modes: Modes to train. If empty, all modes of the model are trained.
-        recurrent_from: Share of the steps, at the start, that train only the attention mode. Later steps train both
+        recurrent_from: Fraction of the steps, at the start, that train only the attention mode. Later steps train both
             modes.
         recurrent_share: Weight of the loss of the recurrent mode if both modes are trained. The loss of the attention
             mode has the remaining weight.

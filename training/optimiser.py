@@ -86,8 +86,8 @@ class OptimiserConfig(StrictConfig):
 
 
 def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
-    """Return the learning rate as a share of its peak under torch's OneCycleLR. It rises along a cosine from 1/25 to 1,
-    then falls along a cosine to 1e-4 / 25.
+    """Return the learning rate as a fraction of its peak under torch's OneCycleLR. It rises along a cosine from 1/25 to
+    1, then falls along a cosine to 1e-4 / 25.
     """
     start, end = 1 / 25, 1 / 25 / 1e4
     warmup = max(1.0, warmup_fraction * steps) - 1
@@ -101,15 +101,15 @@ def one_cycle(step: float, steps: int, warmup_fraction: float) -> float:
 def warmup_stable_decay(
     step: float, steps: int, warmup_fraction: float, decay_fraction: float, decay: Literal["linear", "sqrt"]
 ) -> float:
-    """Return the learning rate as a share of its peak. It rises linearly, is then constant, and decays to zero at step
-    `steps`."""
+    """Return the learning rate as a fraction of its peak. It rises linearly, is then constant, and decays to zero at
+    step `steps`."""
     up = (step + 1) / max(1.0, warmup_fraction * steps)
     done = max(0.0, 1 - (steps - step) / (decay_fraction * steps))
     return min(1.0, up) * (1 - (math.sqrt(done) if decay == "sqrt" else done))
 
 
 def rate_factor(step: float, config: OptimiserConfig) -> float:
-    """Return the learning rate of a step as a share of its peak."""
+    """Return the learning rate of a step as a fraction of its peak."""
     if config.schedule == "wsd":
         return warmup_stable_decay(step, config.steps, config.warmup_fraction, config.decay_fraction, config.decay)
     return one_cycle(step, config.steps, config.warmup_fraction)

@@ -21,8 +21,8 @@ class SequenceTrainingConfig(OptimiserConfig):
         modes: Modes to train.
         precision: Precision of the matrix products of the model, one of `PRECISIONS`.
         compile: Whether to use torch.compile.
-        minutes: Time limit of the training steps, in minutes. The learning rates then depend on the share of the time
-            that has passed. With None, the run ends after `steps` steps.
+        minutes: Time limit of the training steps, in minutes. The learning rates then depend on the fraction of the
+            time that has passed. With None, the run ends after `steps` steps.
     """
 
     batch: int = 16

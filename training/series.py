@@ -7,7 +7,7 @@ import numpy as np
 from rfa.data import Series
 from rfa.model.batch import Batch
 
-# Shares of training and validation data, in chronological order. The rest is for tests.
+# Fractions of training and validation data, in chronological order. The rest is for tests.
 SPLIT = (0.6, 0.2)
 # Calibration also filters windows of the validation part in attention mode. These are limits on the total cost of all
 # windows (states² · rows² each), and on the total memory of a step (states² · rows each).

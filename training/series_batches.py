@@ -32,7 +32,7 @@ LEADS = NEAR_LEADS + FAR_LEADS
 TRAINED_SHARE = 0.8
 # In half of the series, a quarter of the tokens end early, like the last token of a stream, whose patch is incomplete.
 JITTERED_SERIES, JITTERED_TOKENS = 0.5, 0.25
-# Share of the series with dates whose tokens contain the daily, weekly and yearly season.
+# Fraction of the series with dates whose tokens contain the daily, weekly and yearly season.
 CALENDAR_SHARE = 0.6
 # Of 8 batches, 2 have short series, with an eighth of the tokens each, and 1 has long series, with twice as many
 # tokens.
@@ -104,8 +104,8 @@ class TokenPlan(NamedTuple):
 
     Attributes:
         tokens: Number of tokens per series.
-        early_series: Share of series in which some tokens end before their patch is complete.
-        early_tokens: Share of such tokens in these series.
+        early_series: Fraction of series in which some tokens end before their patch is complete.
+        early_tokens: Fraction of such tokens in these series.
     """
 
     tokens: int

@@ -29,8 +29,8 @@ class Disturbance:
     """Disturbance of the measurements by outliers, missing rows and irregular times.
 
     Attributes:
-        outliers: Share of outliers.
-        missing: Share of missing rows.
+        outliers: Fraction of outliers.
+        missing: Fraction of missing rows.
         is_irregular: Whether time steps are exponentially distributed instead of equal.
         outlier_scale: Scale of outliers.
     """

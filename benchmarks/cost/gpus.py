@@ -31,7 +31,7 @@ class Gpu:
     Args:
         clock: Sustained clock in GHz, see `clock_source`.
         tensor: FLOP per clock and SM.
-        mma_sync: Share of it that `mma.sync` (HMMA) reaches.
+        mma_sync: Fraction of it that `mma.sync` (HMMA) reaches.
         fma, alu, mufu, shared_lanes: Threads per clock and SM of each pipe.
         warps, shared_bytes: Maximum per SM.
         l2_clocks, memory_clocks: Latencies.

@@ -60,7 +60,7 @@ FIT_STREAMS, FIT_STEPS = {"linear": 1200, "oscillator": 600}, 150
 
 
 class Outliers(NamedTuple):
-    """Share of outliers, and the factor on their noise."""
+    """Fraction of outliers, and the factor on their noise."""
 
     share: float
     scale: float

@@ -16,7 +16,7 @@ import numpy as np
 OUTLIERS = 0.05
 MISSING = 0.3
 STUDENT_DEGREES = 2.01
-# Scenario → (factor on the outliers' standard deviation, share of missing components).
+# Scenario → (factor on the outliers' standard deviation, fraction of missing components).
 TRACKING = {
     "clean": (1.0, 0.0),
     "5 % x10": (10.0, 0.0),

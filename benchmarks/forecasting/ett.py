@@ -38,7 +38,7 @@ from rfa.model.batch import Batch
 from rfa.model.linear_filter import LinearFilter
 from rfa.training.corpus import file_hashes
 
-# Chronological shares of the rows for training, and for training or choosing.
+# Chronological fractions of the rows for training, and for training or choosing.
 TRAIN, CHOOSE = 1 / 2, 2 / 3
 LEADS = (1, 24)
 DAY = 24

@@ -33,7 +33,7 @@ def crps_points(z: np.ndarray, points: np.ndarray) -> np.ndarray:
 
 
 def interval(y: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[float, float]:
-    """Return the share of outcomes inside the intervals, and the mean width."""
+    """Return the fraction of outcomes inside the intervals, and the mean width."""
     return float(((y >= low) & (y <= high)).mean()), float((high - low).mean())
 
 

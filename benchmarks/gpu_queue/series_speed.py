@@ -68,7 +68,8 @@ def usual_batch(tokens: int) -> SeriesBatch:
 
 
 def measure(run: SeriesRun, drawn: SeriesBatch, device: torch.device) -> dict[str, Any]:
-    """Return steps per second on one repeated batch, without its transfer, and the device's share of a step."""
+    """Return steps per second on one repeated batch, without its transfer, and the fraction of a step's time on the
+    device."""
     config = run.training
     batch = to_device(repeated(drawn, config.batch), device)
     with tempfile.TemporaryDirectory() as place:

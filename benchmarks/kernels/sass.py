@@ -29,7 +29,7 @@ TENSOR_DEPTH = 16
 # Products of warps, of warp groups, and of one thread for a CTA.
 MATRIX = ("HMMA", "HGMMA", "UTCHMMA")
 COPIES_LEFT = re.compile(r"\bDEPBAR\.LE SB0, (0x[0-9a-f]+)")
-# The main loop does at least this share of a turn's matrix work.
+# The main loop does at least this fraction of a turn's matrix work.
 FULL_TURN = 0.9
 
 

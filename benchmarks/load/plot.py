@@ -41,7 +41,7 @@ def draw_run(run: Run, path: Path) -> None:
                 distribution.axvline(limit, color=colour, linestyle=":", linewidth=1)
                 over_time.axhline(limit, color=colour, linestyle=":", linewidth=1)
     over_time.set(xlabel="s", ylabel="ms", yscale="log", title=f"{run.scenario.name}: latency from the scheduled time")
-    distribution.set(xlabel="ms", ylabel="share that is slower", xscale="log", yscale="log", title="distribution")
+    distribution.set(xlabel="ms", ylabel="fraction that is slower", xscale="log", yscale="log", title="distribution")
     for axes in (over_time, distribution):
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small", frameon=False)
@@ -49,7 +49,7 @@ def draw_run(run: Run, path: Path) -> None:
 
 
 def _survival(histogram: Histogram) -> tuple[Any, Any]:
-    """Return latencies in milliseconds and the share of latencies above each."""
+    """Return latencies in milliseconds and the fraction of latencies above each."""
     counts = histogram.counts.sum(axis=0)
     used = np.flatnonzero(counts)
     above = 1 - np.cumsum(counts[used]) / counts.sum()

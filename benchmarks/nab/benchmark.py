@@ -37,7 +37,7 @@ RATE = 0.003
 _SERVERS = {NAME: "linear", "default": "series"}
 # Paths of the file of windows: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")
-# Share of every series from which settings are chosen.
+# Fraction of every series from which settings are chosen.
 CHOICE = 0.6
 GAUSSIAN_WINDOW, GAUSSIAN_STEP = 6400, 100
 GAUSSIAN_LEAST = 1e-6

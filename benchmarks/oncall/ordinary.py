@@ -28,7 +28,7 @@ class Job(NamedTuple):
     """A job that adds `size` to the load for `rows`; without a size, the load drops to almost 0.
 
     It begins up to `early_late` rows early or late, lasts up to `shorter_longer` rows less or more, and grows by this
-    share of its first size a day. Without weekdays (0 is Monday) it runs every day.
+    fraction of its first size a day. Without weekdays (0 is Monday) it runs every day.
     """
 
     minutes: int

@@ -71,7 +71,9 @@ def _recall_of(document: Document, task: str, noun: str) -> Table:
         (row["title"], *(f"{scores[cell]:.3f}" if cell in scores else "–" for cell in cells), row["capacity"])
         for row, scores in zip(rows, found, strict=True)
     ]
-    note = f"The table shows the share of correct answers (of {document['plan']['answers']:,}), by number of {noun}."
+    note = (
+        f"The table shows the proportion of correct answers (of {document['plan']['answers']:,}), by number of {noun}."
+    )
     return Table((task, *heads, "held"), shown, note)
 
 

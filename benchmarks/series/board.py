@@ -6,8 +6,8 @@ PACKAGES holds the archives that `board_data.py` names; DATA holds m4 and ett. A
 leads of the series; the models do so through `rfa.Stream`. Errors count from 40 % before the end on.
 
     relative MAE   mean absolute error divided by that of the seasonal naive, geometric mean over the series of a group
-    behind         series on which a model is more than 2 % behind the best single expert, as a share
-    inside         share of the values inside the 90 % intervals, of the models that have them
+    behind         series on which a model is more than 2 % behind the best single expert, as a fraction
+    inside         fraction of the values inside the 90 % intervals, of the models that have them
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def simple(one: BoardSeries) -> dict[str, Forecasts]:
 
 
 def scores(one: BoardSeries, forecasts: Forecasts) -> dict[str, float]:
-    """Return the mean absolute error over the scored rows and leads, and the share inside the intervals."""
+    """Return the mean absolute error over the scored rows and leads, and the fraction inside the intervals."""
     first = int(len(one.values) * (1 - SCORED_SHARE))
     errors, inside = [], []
     for j, lead in enumerate(one.leads):

@@ -4,7 +4,7 @@
 
     MASE    mean over values of |y - q_.5| / mean |y_t - y_{t-s}| before the window, s the season of the task
     WQL     mean over nine quantiles of 2 Σ ρ_q(y - q) / Σ |y|, sums over all windows
-    inside  share of the values inside the intervals of COVERED
+    inside  fraction of the values inside the intervals of COVERED
 
 "series, as trained" is the network without adaptation. AutoETS, AutoTheta and AutoARIMA (statsforecast) get the last
 LONGEST rows, on tasks with a season of at most 24 rows and at most FITTED_MOST windows; AutoARIMA runs on every n-th

@@ -83,7 +83,7 @@ def draw_losses(document: Document, path: Path) -> None:
 
 
 def draw_coverage(document: Document, path: Path) -> None:
-    """Draw a line for each task and a point for each model: the share inside intervals."""
+    """Draw a line for each task and a point for each model: the fraction inside intervals."""
     count = len(document["tasks"])
     figure, grid = panels(1, len(COVERAGE), (11, 1.4 + 0.16 * count), sharey=True)
     for axes, (position, title) in zip(grid.flat, COVERAGE.items(), strict=True):

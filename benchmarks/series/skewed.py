@@ -5,7 +5,7 @@
 200 series of 600 rows, filtered by `rfa.Stream`'s model in process; forecasts of the last 400 rows count.
 
     sum      the forecasts' means over the values that came, all series of a kind together (scaled to mean 1)
-    inside   share of the values inside the 90 % intervals
+    inside   fraction of the values inside the 90 % intervals
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def forecasts(values: Array) -> tuple[Array, Array]:
 
 
 def measure() -> dict[str, Any]:
-    """Return the sum of the means divided by that of the values, and the share inside, by kind and lead."""
+    """Return the sum of the means divided by that of the values, and the fraction inside, by kind and lead."""
     found: dict[str, Any] = {}
     for kind, make in tqdm(KINDS.items(), unit="kind", disable=None):
         sums, inside = np.zeros((len(LEADS), 2)), np.zeros(len(LEADS))

@@ -18,7 +18,7 @@ _BAD: Final = re.compile(r"^(?=[0-9])|[^a-zA-Z0-9_]")
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 # For each output of a series, the name of the metric, its field, and its help text.
 OUTPUTS: Final = (
-    ("rfa_score", "score", "share of earlier values that are less unusual than the latest one, from 0 to 1"),
+    ("rfa_score", "score", "fraction of earlier values that are less unusual than the latest one, from 0 to 1"),
     ("rfa_alarm", "alarm", "1 if the latest value raised an alarm, otherwise 0"),
     ("rfa_incident", "incident", "1 during an incident, otherwise 0"),
     ("rfa_mean", "mean", "forecast of the latest value, computed from the values before it"),

@@ -31,7 +31,7 @@ from rfa.model.attention.triton_forward_blocks import (
 )
 from rfa.model.attention.triton_score import LANES, LN2, accumulated, exponential
 
-# Smallest U as a share of |q|². It is larger than the rounding error of R² if q and E k cancel.
+# Smallest U as a fraction of |q|². It is larger than the rounding error of R² if q and E k cancel.
 ROUNDING = tl.constexpr(2.0**-18)
 
 
@@ -134,7 +134,7 @@ def _forward_kernel(
         is_slow = is_slow_head(mu, BN)
         steady = sigma2 / tl.where(is_slow, 1.0, 2.0 * mu)
         half_nu = 0.5 * nu
-        # Near U = 0, the rounding of R² cannot exceed this share of |q|², so U remains positive without a maximum.
+        # Near U = 0, the rounding of R² cannot exceed this fraction of |q|², so U remains positive without a maximum.
         least = half_nu * tl.minimum(eta2 + gamma2, gamma2 + tl.where(is_slow, float("inf"), steady))
         b_lift = tl.maximum(b_q2 * ROUNDING - 0.5 * least, 0.0)  # [BM]
         b_row_total = (

@@ -15,9 +15,9 @@ observation that agrees with the alternative:
 
     evidence = max(0, evidence + min(1, (nu + d)/2 · [log(1 + e'S⁻¹e / nu) - log(1 + (e - u)'S⁻¹(e - u) / nu)] / A))
 
-where e is the innovation and u the innovation of the alternative. If the share of outliers is e^-A, an observation is
-worth at most A nats, which explains the minimum. When the evidence reaches N - 1 (N observations agree, including the
-first), P is enlarged so that the update restarts from the observation. Neither density includes missing components.
+where e is the innovation and u the innovation of the alternative. If the fraction of outliers is e^-A, an observation
+is worth at most A nats, which explains the minimum. When the evidence reaches N - 1 (N observations agree, including
+the first), P is enlarged so that the update restarts from the observation. Neither density includes missing components.
 
 Learned noise (rule "learned"). Student-t noise is normal noise whose variance has a random factor. The filter learns
 the probability of each factor s_k of a grid:
@@ -70,7 +70,7 @@ class Robustness(NamedTuple):
     Attributes:
         inverse_nu: 1/nu, `[1]`. 0 gives the Kalman filter.
         inner: Number of reweighting passes K.
-        contamination, outlier_scale: Share and scale of outliers in the predictive density.
+        contamination, outlier_scale: Fraction and scale of outliers in the predictive density.
         patience: Number N of agreeing observations that make a jump. It requires 1/nu > 0.
         factors, prior_counts: Factors by which R is multiplied, and their prior counts, `[K]`, for learned noise.
         passes: Number of passes for each observation, `[...]`, from 1 to K. If None, it is K.

@@ -221,7 +221,7 @@ def weigh(b_r2, b_p, b_pi, b_process, b_decay, nu, exponent, residual_noise, del
     b_posterior = tl.fma(b_weight, b_pi, b_prior)
     b_gain = delta * b_weighted / b_posterior
     for _ in tl.static_range(INNER - 1):
-        b_left = 1.0 - b_gain  # share of the innovation that remains
+        b_left = 1.0 - b_gain  # fraction of the innovation that remains
         b_again, _ = negative_power(tl.fma(b_left * b_left, b_x, 1.0), exponent)
         b_weighted = b_again * b_pi
         b_posterior = tl.fma(b_again, b_pi, b_prior)

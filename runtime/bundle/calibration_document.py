@@ -204,7 +204,7 @@ class HeldOutRows(Strict):
 
 
 class TokenTails(Strict):
-    """Calibrated tail probabilities of tokens. `share` contains the share of held-out tokens that have at least the
+    """Calibrated tail probabilities of tokens. `share` contains the fraction of held-out tokens that have at least the
     surprise in `surprise`. `scale` is the mean excess of the surprises above the last entry."""
 
     surprise: Annotated[list[Annotated[float, Field(gt=0, le=1e4)]], Table]

@@ -81,12 +81,12 @@ def rows_of(calibration: Mapping[str, Any]) -> int:
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
     """Return the range that chance allows for the ECE of some rows minus the ECE of all tokens.
 
-    The share of correct tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected ECE
-    of the rows is not below that of all tokens. The difference is at most the mean of |N(0, v/n)| over the bins, which
-    is sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
+    The fraction of correct tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected
+    ECE of the rows is not below that of all tokens. The difference is at most the mean of |N(0, v/n)| over the bins,
+    which is sqrt(2 v bins / (pi rows)) in total. Its standard deviation is at most sqrt(v / rows).
 
     Args:
-        accuracy: Share of correct tokens in each bin of all tokens.
+        accuracy: Fraction of correct tokens in each bin of all tokens.
         count: Number of tokens in each bin.
         rows: Number of rows.
     """

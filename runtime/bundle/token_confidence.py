@@ -49,8 +49,8 @@ class TokenConfidence:
         return np.exp(np.minimum(log_probability, 0.0))
 
     def tail(self, probability: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the calibrated tail probability of each token, `[n]`. It is the share of held-out tokens that are at
-        least as surprising as this token.
+        """Return the calibrated tail probability of each token, `[n]`. It is the fraction of held-out tokens that are
+        at least as surprising as this token.
 
         Args:
             probability: Tail probability of each token under the model, `[n]`.
@@ -64,10 +64,10 @@ class TokenConfidence:
 
 
 def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the tail table of a mode. It contains some surprises, the share of held-out tokens that have at least each
-    of these surprises, and the mean excess of the surprises above the last one.
+    """Return the tail table of a mode. It contains some surprises, the fraction of held-out tokens that have at least
+    each of these surprises, and the mean excess of the surprises above the last one.
 
-    Neighbouring shares differ by a factor of about 2^(1/4). The last share is that of `RAREST` tokens.
+    Neighbouring fractions differ by a factor of about 2^(1/4). The last fraction is that of `RAREST` tokens.
 
     Args:
         probability: The model's own tail probability of each token, `[n]`.
@@ -88,7 +88,7 @@ def tail_table(probability: NDArray[np.float64]) -> dict[str, Any]:
 
 def reliability(confidence: NDArray[Any], correct: NDArray[np.bool_], bins: int = BINS) -> dict[str, Any]:
     """Return the expected calibration error (ECE) as "ece". The lists "confidence", "accuracy" and "count" contain the
-    mean confidence, the share of correct tokens and the number of tokens of each bin. The bins contain equally many
+    mean confidence, the fraction of correct tokens and the number of tokens of each bin. The bins contain equally many
     tokens.
 
     Args:

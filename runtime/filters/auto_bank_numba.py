@@ -16,11 +16,12 @@ from rfa.runtime.filters import auto_layout as at
 _LOG_LEADS = np.log(at.LEADS)
 # Number of forecasts over which the errors of a filter and of the mixture are averaged.
 FILTER_MEMORY, MIXTURE_MEMORY = 100.0, 200.0
-# Limit on an error as a multiple of the mean error, and the minimum of this mean as a share of the column's deviation.
+# Limit on an error as a multiple of the mean error, and the minimum of this mean as a fraction of the column's
+# deviation.
 LARGEST_ERROR, LEAST_SHARE = 8.0, 0.01
 # In a constant column, each further equal value multiplies the error by this number.
 TIED = 0.1
-# Errors below this share of the deviation are treated as equal, because profiles have seven digits.
+# Errors below this fraction of the deviation are treated as equal, because profiles have seven digits.
 SAME = 1e-6
 # Ratio of the squared errors at zero time ahead and at one typical lag.
 LEAST_GROWTH = 0.05
@@ -181,8 +182,8 @@ def mixture_error(state, steps, low, share):
     """Return the error of the mixture `steps` ahead, between the horizons `low` and `low + 1`.
 
     Returns:
-        The mean absolute error, the inverse of the number of errors from which it is computed, and the share of it that
-        had to be extrapolated.
+        The mean absolute error, the inverse of the number of errors from which it is computed, and the fraction of it
+        that had to be extrapolated.
     """
     count = max(state[at.COUNT] - 1, 1.0)
     walk = (count * state[at.GAIN] * state[at.GAIN] + WALKS) / (count + WALKS)

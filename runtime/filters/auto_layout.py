@@ -35,7 +35,7 @@ RING = 1024
 SET_UP, FEWEST_SLOTS = 16, 4.0
 # Number of errors up to which the errors of a filter or the mixture are not bounded, and outliers have full weight.
 YOUNG = 20.0
-# Minimum error, as a share of |y|.
+# Minimum error, as a fraction of |y|.
 RESOLUTION, TINY = 1e-12, 1e-150
 # Value of a missing forecast.
 ABSENT = 3e38

@@ -27,9 +27,9 @@ also uses the error of the previous horizon. From one lag ahead, the squared err
 whose terms are those of a local level with the mixture's gain k, of a random walk, and of a line with uncertain slope.
 The variance among the filters is added. An error after a shorter lag is scaled to the typical lag.
 
-Before the observation, the variance of the state is the share k of the innovation's variance. Afterwards, it is the
-share k (1 - k), computed from the errors including this one, or the variance among the filters if that is larger. For
-a possible outlier, w (1 - w) k² e² is added.
+Before the observation, the variance of the state is the fraction k of the innovation's variance. Afterwards, it is the
+fraction k (1 - k), computed from the errors including this one, or the variance among the filters if that is larger.
+For a possible outlier, w (1 - w) k² e² is added.
 
 Values are relative to the first observation. Results are invariant to shifts of time, and scale with y. The memory
 layout is in `auto_layout.py`.
@@ -68,7 +68,7 @@ CLOCK = np.array([0.0, 86_400.0, 604_800.0, 0.0])
 FIRST_SEARCH = 64
 INVERSE_NU = 0.05
 MEAN_TO_STD = np.sqrt(np.pi / 2)
-# Error before a second observation, as a share of |y|.
+# Error before a second observation, as a fraction of |y|.
 FIRST_GUESS = 0.25
 # Limit on an innovation as a multiple of its deviation and, in a constant column, on the number of constant values.
 FURTHEST_OFF = 1e3

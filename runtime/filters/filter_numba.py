@@ -33,7 +33,7 @@ class LinearSystem(NamedTuple):
         sensor: C, b and R in one row.
         modes: Rates, basis, dual, powers and noises of the modes.
         rule: 1/nu, number of passes or factors, and patience.
-        outliers: Share and scale of outliers in the predictive density.
+        outliers: Fraction and scale of outliers in the predictive density.
     """
 
     sizes: tuple[int, int, bool]

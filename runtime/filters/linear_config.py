@@ -56,7 +56,7 @@ class LinearFilterConfig(StrictConfig):
         inner: Number of reweighting passes K.
         initial_mean, initial_covariance: Prior of the state at the first observation. By default, the mean is zero and
             the covariance is the stationary covariance.
-        contamination, outlier_scale: Share and scale of outliers in the reported log-likelihood.
+        contamination, outlier_scale: Fraction and scale of outliers in the reported log-likelihood.
         reacquire: Number of consecutive outliers >= 2 that agree with each other, after which the state jumps. With
             null, the state never jumps (`rfa.model.recurrence.dense`).
         rule: Rule of the weights: "capped", or "learned", which learns the noise distribution from the stream. The

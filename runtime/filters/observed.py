@@ -55,7 +55,7 @@ def predictive_log_density(nis, log_det, count, outliers):
         nis: Normalised innovation squared.
         log_det: Log determinant of the innovation covariance.
         count: Number of observed components.
-        outliers: Share and scale of outliers.
+        outliers: Fraction and scale of outliers.
     """
     share, scale = outliers
     base = -0.5 * (nis + log_det + count * _LOG_TAU)

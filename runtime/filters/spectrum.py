@@ -17,9 +17,9 @@ Array = np.ndarray[Any, Any]
 MAX_CONDITION = 1e4
 # Real parts of eigenvalues up to this value are treated as zero.
 STABILITY_TOLERANCE = 1e-9
-# N^K is treated as zero up to this share of |A| |N^(K-1)|, the rounding of A and of its triangular form.
+# N^K is treated as zero up to this fraction of |A| |N^(K-1)|, the rounding of A and of its triangular form.
 ROUNDING = 1e-13
-# If the cluster decays at mu, N^K is also treated as zero up to this share of mu^K. Then e^{-mu t} |N^K| t^K / K! is
+# If the cluster decays at mu, N^K is also treated as zero up to this fraction of mu^K. Then e^{-mu t} |N^K| t^K / K! is
 # smaller at every lag.
 TOLERANCE = 1e-12
 # Maximum length of a series. A chain of true integrators has one term per integrator.

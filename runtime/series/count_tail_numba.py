@@ -1,7 +1,7 @@
 """Tail probability of a count in a stream of counts that are nearly always zero.
 
 The quantiles of such a stream are arbitrarily close together, so a score under its distribution cannot distinguish 1
-from 8. The probability of a count y after n others is the share of counts that were at least as large. Beyond the
+from 8. The probability of a count y after n others is the fraction of counts that were at least as large. Beyond the
 largest count M so far, it is a conservative estimate:
 
     p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) y),  y > M
@@ -19,7 +19,7 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series import mixture_layout as at
 
-# Number of counts before which there is no result, and the minimum share of zeros.
+# Number of counts before which there is no result, and the minimum fraction of zeros.
 FEWEST, MOSTLY = 50, 0.5
 # Counts below this number have separate bins. Above it, an octave has this number of bins.
 SINGLE, PER_OCTAVE = 32, 4

@@ -12,7 +12,7 @@ from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.smoothing_numba import free_slot, has_arrived
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
-# Ratio of errors: the share that the last ones retain, and its bounds.
+# Ratio of errors: the fraction that the last ones retain, and its bounds.
 KEPT, LEAST_RATIO, LARGEST_RATIO = 0.99, 0.2, 2.0
 # Number of errors that the mean error of the forecasts' means covers, number of zeros before there are others, and
 # number of values from which on errors count, because the first ones are not representative of the mean.
@@ -20,7 +20,7 @@ OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 # Minimum number of scored forecasts of a horizon from which on its weights are used fully, and the largest error of a
 # mean, in units of the usual error.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
-# Share of the largest of the last errors that remains after a row.
+# Fraction of the largest of the last errors that remains after a row.
 KEPT_RECENT = 0.5
 _TINY = 1e-150
 _PRIOR_LOGS = -np.log(at.PRIOR)

@@ -14,9 +14,9 @@ against the best expert. Nothing is discounted, so there is no memory length to 
 treated as if its forecast were the mixture.
 
 The quantiles are those of the network, shifted so that the median is m. Their distances from m are multiplied by the
-ratio of the mean absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead is stored, and is
-halved with each row. If it exceeds the width of the 90 % interval, both sides of the interval are as wide as this
-error.
+ratio of the mean absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead
+is stored, and is halved with each row. If it exceeds the width of the 90 % interval, both sides of the interval are as
+wide as this error.
 
 The mean is that of a distribution with these quantiles, plus the part of its mean error at that horizon that chance
 does not explain. Forecasts are not below zero if no value was. They are not above 1 or 100 if this was the largest
@@ -61,7 +61,7 @@ from rfa.runtime.series.smoothing_numba import (
 )
 from rfa.runtime.series.update_numba import MEDIAN, normal_score, write_half_widths
 
-# Shares of the probability on one side of the median around the ends of the calibrated intervals.
+# Fractions of the probability on one side of the median around the ends of the calibrated intervals.
 SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
 # Index of the 90 % interval among the calibrated intervals.
 NINETY = 2

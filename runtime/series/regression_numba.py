@@ -31,7 +31,7 @@ RING: Final = 52
 # Operators: the distance between the earlier rows, and their number.
 OPERATORS: Final = np.array([[1, 1], [1, 8], [5, 4], [7, 4], [12, 3], [24, 2], [52, 1]])
 OPERATOR_COUNT: Final = len(OPERATORS)
-# T of the garrote, the share of the largest square that the ridge adds, and the share of the mean residuals that
+# T of the garrote, the fraction of the largest square that the ridge adds, and the fraction of the mean residuals that
 # remains after a row.
 CHANCE, RIDGE, KEPT = 4.0, 0.5, 0.98
 # Limit on a residual as a multiple of the mean residual. Coefficients are computed from FIRST_ROWS rows on, plus one

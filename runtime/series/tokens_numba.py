@@ -49,7 +49,7 @@ FAR = 1024.0
 RESTART_CELLS = 62
 # Bound after asinh, equal to 200 scales. One in 170 tokens of synthetic series is further from zero.
 FARTHEST_ZERO = 6.0
-# A scale below the first share of the value is a rounding error and is replaced by the second share.
+# A scale below the first fraction of the value is a rounding error and is replaced by the second fraction.
 RESOLUTION, STILL = 1e-14, 1e-9
 # Mean error if there are no pairs.
 UNKNOWN = 1e150
@@ -213,7 +213,7 @@ def centre(numbers, counts, ring):
 @inline_jit
 def unit(numbers):
     """Return the scale of a stream, which is never zero. If it is below the rounding error, it is replaced by a small
-    share of the value."""
+    fraction of the value."""
     usual = max(abs(numbers[LAST]), abs(numbers[MEAN]))
     scale = numbers[SCALE] if numbers[SCALE] > RESOLUTION * usual else STILL * usual
     return max(scale, 1e-300)
@@ -281,7 +281,7 @@ def _squashed(x, c, s):
 @inline_jit
 def _zero(numbers, c, s):
     """Return the position of zero relative to the centre c, on the scale of the token. It is bounded, unless the scale
-    was replaced by a share of the level."""
+    was replaced by a fraction of the level."""
     if s > numbers[SCALE]:
         return _squashed(0.0, c, s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))

@@ -6,8 +6,8 @@ With m and σ the middle and the width of the forecast,
     w = min(1, (ν + 1) / (ν + z²))
     P⁻ = k c σ²      R = (1 - k) c σ²      mean = m + K e, K = w P⁻ / (w P⁻ + R)        P = P⁻ R / (w P⁻ + R)
 
-k is the stream's own gain: the share of an innovation by which its forecasts change, Σ (change · e) / Σ e² over the
-rows so far. It is at least the share that noise does not explain,
+k is the stream's own gain: the fraction of an innovation by which its forecasts change, Σ (change · e) / Σ e² over the
+rows so far. It is at least the fraction that noise does not explain,
 
     k >= 1 - V / S        V: bound on the noise variance (`tokens_numba.py`); S: (π / 2) (mean |e|)²
 
@@ -62,7 +62,7 @@ MOST_BY_NOISE = 0.9
 LEAST_MISS, LARGEST_MISS = 0.4, 3.2
 # Limits, in deviations, on changes and innovations in the sums of the gain, and on an innovation.
 BOUND, FURTHEST_OFF = 4.0, 1e3
-# The guessed deviation before there is a difference, as a share of the value, and the smallest deviation.
+# The guessed deviation before there is a difference, as a fraction of the value, and the smallest deviation.
 FIRST_GUESS, TINY = 0.25, 1e-150
 # Number of values before which a forecast is only a guess.
 GUESSED = 2
@@ -92,7 +92,7 @@ def _least_deviation(y):
 
 @inline_jit
 def _least_gain(numbers, noise):
-    """Return the smallest gain: the share of the innovations that noise of this variance does not explain."""
+    """Return the smallest gain: the fraction of the innovations that noise of this variance does not explain."""
     if numbers[MISSES] < YOUNG:
         return 0.0
     missed = numbers[MISSED] / numbers[MISSES]

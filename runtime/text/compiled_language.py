@@ -87,7 +87,8 @@ class CompiledLanguageRuntime(CpuLanguage):
         return joined, [advance for _, advance in found]
 
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
-        """See `Language`. The tokens of a recurrent stream are processed at once, with the same results as `step`, bit for bit."""
+        """See `Language`. The tokens of a recurrent stream are processed at once, with the same results as `step`, bit
+        for bit."""
         if not isinstance(context, SlotContext):
             return super().logits_of(context, tokens)
         output, advance = self._read(context, tokens, outputs=len(tokens))

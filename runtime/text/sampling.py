@@ -177,7 +177,7 @@ def filtered_probabilities(
     """Return the probabilities `[V]` to draw from.
 
     The temperature is applied first, then `min_p`, `top_k`, `top_p` and `typical_p`. `top_k` retains the k best tokens,
-    and `top_p` the smallest set of best tokens with this mass. `min_p` drops tokens with less than this share of the
+    and `top_p` the smallest set of best tokens with this mass. `min_p` drops tokens with less than this fraction of the
     largest probability. `typical_p` retains the smallest set with this mass, preferring tokens whose surprise -log p is
     closest to the entropy.
 

@@ -28,10 +28,10 @@ SECONDS: Final = {
 # range.
 _ABOVE_ZERO: Final = r"0*[1-9][0-9]*(?:\.[0-9]+)?|0+\.0*[1-9][0-9]*"
 RATE_PATTERN: Final = rf"^({_ABOVE_ZERO}) ?/ ?({'|'.join(SECONDS)})$"
-# Largest rate as a share of the observations.
+# Largest rate as a fraction of the observations.
 LARGEST_RATE: Final = 0.5
 RATE_FORM: Final = (
-    f'a share of the observations, above 0 and at most {LARGEST_RATE}, or a number per time such as "1/day"'
+    f'a fraction of the observations, above 0 and at most {LARGEST_RATE}, or a number per unit of time such as "1/day"'
 )
 MOST_QUIET: Final = 1_000_000
 # Quantile of the normal distribution for a 95 % interval.
@@ -48,7 +48,7 @@ class AlarmRule(NamedTuple):
         deviation: Minimum distance from the forecast, in units of the observation.
         low, high: Limits. An observation outside these limits is an alarm, however frequent.
         quiet: Number of observations after an alarm in which only much rarer ones are alarms.
-        shares: Shares of the rules in the rate, in the order of SHARES.
+        shares: Fraction of the rate for each rule, in the order of SHARES.
     """
 
     rate: float = 0.0
@@ -90,7 +90,7 @@ def alarm(
     """Return the alarm options of a request. The arguments are the same in all interfaces.
 
     Args:
-        rate: Share of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
+        rate: Fraction of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
         direction: Whether to raise alarms above the forecast, below it, or both.
         min_deviation: Minimum distance from the forecast. Standstills and gaps have neither direction nor distance, and
             raise no alarm if one of these options is set.

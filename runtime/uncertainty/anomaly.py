@@ -17,7 +17,7 @@ from rfa.runtime.uncertainty.rules import GAP, RANGE, RULES, STRETCH, VALUE
 
 # Value that replaces a variance that is zero, or negative because of rounding.
 LEAST_VARIANCE = 1e-300
-# Until the scores of a stream have been learned, a tail probability is at least this share of the inverse of their
+# Until the scores of a stream have been learned, a tail probability is at least this fraction of the inverse of their
 # number, because the bundle's scale is only a first guess for this stream.
 EARLY = 0.1
 # Factor by which the evidence of an alarm must be larger in the quiet time after another alarm.
@@ -42,7 +42,7 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     if is_early:
         p = max(1 - share, EARLY / (tail[learned_tail.SEEN] + 1))
     elif p > BODY:
-        # Below the threshold, whose share is 1 - BODY according to the bundle's table.
+        # Below the threshold, whose fraction is 1 - BODY according to the bundle's table.
         edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.baseline[stream][SPREAD], tail_model)
         p = 1 - (1 - BODY) * (share / edge if share < edge else 1.0)
     return p, standard(root, size), count

@@ -1,7 +1,7 @@
 """Baseline of a stream: its noise and the spread of its scores, which are learned while it is filtered.
 
-The bundle's calibration provides F(z), the share of scores below z in the data that it was fitted to, as a table and a
-tail (calibration.py). A stream may have more or less noise. Two numbers adapt F to the stream. If both are 0, their
+The bundle's calibration provides F(z), the fraction of scores below z in the data that it was fitted to, as a table and
+a tail (calibration.py). A stream may have more or less noise. Two numbers adapt F to the stream. If both are 0, their
 initial value, F is exactly that of the bundle:
 
     z = (e^(−λ/3) (nis / d)^(1/3) − c) / (e^σ s)        c = 1 − 2/(9d), s = √(2/(9d)): Wilson and Hilferty (1931)
@@ -41,7 +41,7 @@ COLUMNS = 4
 # Largest n, and number of observations whose weight the bundle has.
 MEMORY, PRIOR = 1000.0, 20.0
 LEVEL_GAIN, SPREAD_GAIN = 6.0, 3.0
-# Rate of the trend, its size from which there is a change, and the share by which n and σ are reduced at twice that
+# Rate of the trend, its size from which there is a change, and the fraction by which n and σ are reduced at twice that
 # size.
 TREND_RATE, CHANGE, FORGOTTEN = 1 / 16, 0.15, 0.25
 # Bounds of the columns. The noise is from a hundredth to 10¹² times the noise that the model expects.
@@ -93,7 +93,7 @@ def size_of_one(z):
 
 @inline_jit
 def share_below(z, spread, table):
-    """Return a, the share of the scores in the calibration data that are below z."""
+    """Return a, the fraction of the scores in the calibration data that are below z."""
     z = z * np.exp(-spread)
     share = 0.0 if z < table.quantiles[0] else interpolate(z, table.quantiles, table.shares)
     return share - table.beyond * np.expm1(-interpolate(z, table.tail, table.folds))
@@ -112,7 +112,7 @@ def learn(before, root, size, learns, table, after):
         after: Output: the new baseline, `[COLUMNS]`.
 
     Returns:
-        The novelty z, computed with λ but without σ, and the share a of scores below it.
+        The novelty z, computed with λ but without σ, and the fraction a of scores below it.
     """
     for k in range(COLUMNS):
         after[k] = before[k]  # in float64 from here on

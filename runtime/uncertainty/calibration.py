@@ -47,10 +47,10 @@ class TailModel(NamedTuple):
     """Distribution of the novelty z in the calibration data.
 
     Attributes:
-        quantiles, shares: Values of z, and the share of the data below each.
+        quantiles, shares: Values of z, and the fraction of the data below each.
         tail, folds: Values of z beyond the last quantile, and the negative logarithm of the ratio of the normal tail
             probabilities there and at the last quantile.
-        beyond: Share of the data above the last quantile.
+        beyond: Fraction of the data above the last quantile.
     """
 
     quantiles: Array

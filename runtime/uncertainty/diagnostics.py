@@ -1,6 +1,6 @@
 """Create the warnings of a reply, based on checks of its own results.
 
-A coverage check fails if the share of values inside their 0.9 interval, one step ahead or at a requested horizon,
+A coverage check fails if the fraction of values inside their 0.9 interval, one step ahead or at a requested horizon,
 differs from 0.9 by more than TOLERANCE. With at least ENOUGH scored forecasts, this alone produces the warning. With
 fewer, the difference must also be significant under a binomial distribution. The threshold is chosen so that correct
 replies have a false warning with a probability below FALSE_WARNINGS. Misses of overlapping forecasts, and of several
@@ -36,11 +36,12 @@ LEAST: Final = 20
 # Largest probability of a warning for a correct reply.
 FALSE_WARNINGS: Final = 5e-3
 OVERLAP: Final = 0.5
-# If the share of nearly exact forecasts (values next to the median) reaches this number, wide intervals are no failure.
+# If the fraction of nearly exact forecasts (values next to the median) reaches this number, wide intervals are no
+# failure.
 MOSTLY_EXACT: Final = 0.6
 # Bins of the PIT that contain nearly exact forecasts.
 MIDDLE: Final = slice(PIT_BINS // 2 - 1, PIT_BINS // 2 + 1)
-# Share of outliers above which there is a warning.
+# Fraction of outliers above which there is a warning.
 MANY_OUTLIERS: Final = 0.1
 # Number of typical lags from which a horizon is treated as further ahead than one step.
 BEYOND: Final = 1.5
@@ -192,7 +193,7 @@ def _failure(
     """Return the code of the warning about the coverage of `scored` forecasts, or None if there is no warning.
 
     Args:
-        share: Share of values inside the interval. None if there is none.
+        share: Fraction of values inside the interval. None if there is none.
         tolerance: Allowed distance from the level.
         scored: Number of scored forecasts.
         independent: Number of independent forecasts whose coverage would have the same variance.
@@ -207,18 +208,18 @@ def _failure(
 
 
 def _chance(share: float, count: float) -> float:
-    """Return the probability that chance alone results in this share of values inside, or one that is further from the
-    level. `count` is the number of forecasts."""
+    """Return the probability that chance alone results in this fraction of values inside, or one that is further from
+    the level. `count` is the number of forecasts."""
     number, level = round(count), float(LEVEL)
-    # A share between two possible ones is rounded towards the level.
+    # A fraction between two possible ones is rounded towards the level.
     inside = math.ceil(share * number - 1e-9) if share < level else math.floor(share * number + 1e-9)
     further = range(inside + 1) if share < level else range(inside, number + 1)
     return math.fsum(math.comb(number, k) * level**k * (1 - level) ** (number - k) for k in further)
 
 
 def _is_rare(share: float, p: float, count: float, probability: float) -> bool:
-    """Return whether a share is improbable if each of `count` events has probability p. The probability of this share,
-    or of one further from p, must be at most `probability`."""
+    """Return whether a fraction is improbable if each of `count` events has probability p. The probability of this
+    fraction, or of one further from p, must be at most `probability`."""
     divergence = sum(x * math.log(x / y) for x, y in ((share, p), (1 - share, 1 - p)) if x > 0)
     return count * divergence >= math.log(1 / probability)
 
@@ -239,7 +240,7 @@ def _warning(
     elif code == "far_ahead":
         advice = "use the model 'auto', which does not have this limit, or coarser rows (`rfa filter --every`)"
     elif code == "many_alarms":
-        advice = "set a lower rate, or a share of the observations such as 0.001; times are interpreted as seconds"
+        advice = "set a lower rate, or a fraction of the observations such as 0.001; times are interpreted as seconds"
     elif code == "few_rows":
         advice = "also send earlier observations of the series, if there are any"
     else:

@@ -1,6 +1,6 @@
 """Tail probability of a score in its stream, which is learned from the stream alone.
 
-The threshold u tracks the quantile of the scores s >= 0 that is exceeded by a share BODY of them,
+The threshold u tracks the quantile of the scores s >= 0 that is exceeded by a fraction BODY of them,
 
     u ← u + u (1[s > u] - BODY) PACE / (n + START)          Robbins and Monro (1951)
 
@@ -9,10 +9,10 @@ generalised Pareto tails on a grid of shapes ξ and scales σ:
 
     S(e) = Σ_c π_c (1 + ξ_c e / σ_c)^(-1/ξ_c)        log π_c ← (1 - 1/MEMORY) log π_c + log((1 - δ) f_c(e) + δ g(e))
 
-The mixture S includes the uncertainty due to few excesses. δ g, a small share of a wide exponential distribution,
+The mixture S includes the uncertainty due to few excesses. δ g, a small fraction of a wide exponential distribution,
 prevents one anomaly from excluding a tail permanently. No Pareto tail fits excesses that are nearly equal, such as
 those of a heartbeat, so S is recalibrated. If S is correct, S(e) is uniform, and half of the mass below 2^-(j-1) is
-below 2^-j. Each of these shares is learned,
+below 2^-j. Each of these fractions is learned,
 
     q_j = (TREE_PRIOR / 2 + n_j) / (TREE_PRIOR + n_{j-1})     n_j: excesses with S ≤ 2^-j, forgotten over TREE_MEMORY
 
@@ -85,7 +85,7 @@ def _survival(excess, learns, learned):
 
 @inline_jit
 def _share(survival, learned):
-    """Return the share of the excesses whose survival probability is lower, according to the Pólya tree."""
+    """Return the fraction of the excesses whose survival probability is lower, according to the Pólya tree."""
     depth = -np.log2(survival)
     level = min(int(depth), HALVES - 1)
     share = 1.0

@@ -1,6 +1,6 @@
 """Tail probabilities of the number of rows in which a value is unchanged, and of the time without a value.
 
-After n lengths, the tail probability of a length is the smoothed share of lengths that were at least as long. The
+After n lengths, the tail probability of a length is the smoothed fraction of lengths that were at least as long. The
 probability of a new longest length is 1 / (n + 1). For a length l beyond the longest length M, this is multiplied by M
 / l, but at least by 1 / FARTHEST:
 

@@ -2,14 +2,14 @@
 
 A column stores its last EPISODES episodes of large deviations: begin, end and the signed peak of the deviation. For a
 deviation d at time t, an hour, a day, a week and the lag from every earlier episode to this one are tried as a period
-L. The share of the times t - L, t - 2L, ..., t - PERIODS L that are in an episode with the sign of d is the minimum
+L. The fraction of the times t - L, t - 2L, ..., t - PERIODS L that are in an episode with the sign of d is the minimum
 tail probability of d, if
 
 * at least LEAST_PERIODS of them are, so that two occurrences explain nothing,
 * |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare, and
-* L is usual (an hour, a day, a week), or chance does not explain it. If episodes cover a share c of the time, at least
-  LEAST_PERIODS of PERIODS times are in them with a probability below 4 c^3. This probability times the number of tried
-  periods must be at most BY_CHANCE. Only episodes with the size of d are included.
+* L is usual (an hour, a day, a week), or chance does not explain it. If episodes cover a fraction c of the time, at
+  least LEAST_PERIODS of PERIODS times are in them with a probability below 4 c^3. This probability times the number of
+  tried periods must be at most BY_CHANCE. Only episodes with the size of d are included.
 
 An expected change of the value is also an episode, if an episode with its sign and at most LARGER times its size
 occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags, and times of days and weeks by
@@ -19,9 +19,9 @@ deviation, one of those times is therefore sufficient.
 
 Rows after a recurring deviation are attributed to it for LONGER times the mean time to the ends of earlier ones,
 without the longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the
-first episode within a quarter of the period that has the other sign and at least the share UNDONE of its size. Rows in
-between are attributed to it if their own deviation is at most LARGER times as large, because a forecast may expect the
-end at any of these rows.
+first episode within a quarter of the period that has the other sign and at least the fraction UNDONE of its size. Rows
+in between are attributed to it if their own deviation is at most LARGER times as large, because a forecast may expect
+the end at any of these rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -82,7 +82,7 @@ def _peak_at(begins, episodes, time, deviation, tolerance):
 
 @inline_jit
 def _share_with_period(begins, episodes, time, deviation, step, period, least, weekday):
-    """Return the share of the last times, at this period, that had the deviation. Return 0 if there are fewer than
+    """Return the fraction of the last times, at this period, that had the deviation. Return 0 if there are fewer than
     `least`.
 
     Args:
@@ -110,8 +110,8 @@ def comes_again(begins, episodes, time, change, step):
 
 @inline_jit
 def recurring_share(begins, episodes, time, deviation, step, recurred, period):
-    """Return the share of the last periods that had this deviation, and its period. The share is 0 if the deviation
-    does not recur.
+    """Return the fraction of the last periods that had this deviation, and its period. The fraction is 0 if the
+    deviation does not recur.
 
     Args:
         begins, episodes: State, `[EPISODES]` and `[EPISODES, 2]`. A peak of 0 means that an episode is not used.

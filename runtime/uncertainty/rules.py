@@ -52,11 +52,11 @@ ORDINARY_SIZE = 2.0
 # Minimum tail probability of a deviation that is usual at its time of day or attributed to a recurring one, and the
 # values that represent these two cases in `periods`.
 USUAL, NO_PERIOD, FOLLOWS = 0.25, -1.0, -2.0
-# Number of rows from which a standstill can be detected, and the largest share of repeated values of such a column.
+# Number of rows from which a standstill can be detected, and the largest fraction of repeated values of such a column.
 FEWEST, OFTEN = 100, 0.5
 # A repeated value is a standstill, and is not informative about the noise, if this is the largest probability of such
 # repetition by chance. After it, a filter that interpreted it as the absence of noise must learn the noise again. The
-# second number is the share of the standard deviation before the standstill that remains after one more row.
+# second number is the fraction of the standard deviation before the standstill that remains after one more row.
 STILL, KEPT = 0.005, 0.99
 # Shorter times, in typical lags, are not gaps. Longer ones are stored as this length, which float32 can hold.
 SHORTEST_GAP, LARGEST_GAP = 2.5, 1e30
@@ -179,7 +179,7 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
 @inline_jit
 def _is_still(last, runs, value):
     """Return whether a value has repeated for longer than is likely in its column. The probability is computed from the
-    share of runs that continue to a second row."""
+    fraction of runs that continue to a second row."""
     if value != last[LAST] or runs[COUNT] == 0 or runs[BIN] < FEWEST:
         return False
     return ((runs[TWO] + 1) / (runs[BIN] + 1)) ** last[RUN] <= STILL

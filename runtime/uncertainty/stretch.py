@@ -48,23 +48,25 @@ BINS, HOURS = 96, 12
 # Number of rows of a "day" if times are not dates.
 ROWS_OF_DAY = 500.0
 # Seconds per day, the weekday of the first day of 1970, and the number of working days; the range of times that are
-# treated as dates, from 1971 to 9998; and the largest lag, as a share of a day, for which there is a profile.
+# treated as dates, from 1971 to 9998; and the largest lag, as a fraction of a day, for which there is a profile.
 DAY, FIRST_WEEKDAY, WORKDAYS = 86_400.0, 3.0, 5
 FIRST_MOMENT, LAST_MOMENT, LONGEST_STEP = 365 * DAY, 253_300_000_000.0, 0.25
 # Relative change of the number of bins above which the profile starts again.
 UNLIKE_BINS = 0.25
-# Minimum share by which a day changes d and s; the limit on an error in units of s; and the limit for the s of a bin.
+# Minimum fraction by which a day changes d and s; the limit on an error in units of s; and the limit for the s of a
+# bin.
 GAIN, FAR, FARTHEST_SPREAD = 0.12, 4.0, 10.0
 # A bin is distinct if its s, or the step of the profile there, is at least DISTINCT times the s of the hour. After
 # LEAST_VISITS days, a deviation to a value within WITHIN s of the profile in such a bin is usual. This requires that at
-# least the share LEAST_MOVES of rows differ from the previous row, unlike counts of rare errors.
+# least the fraction LEAST_MOVES of rows differ from the previous row, unlike counts of rare errors.
 DISTINCT, LEAST_VISITS, WITHIN, LEAST_MOVES = 3.0, 3.0, 3.0, 0.5
 # Number of rows before there is a profile and before its rows count, of days in the s of an hour, and of rows in means;
 # and the smallest s of an hour relative to that of all rows.
 FIRST_ROWS, SPREAD_DAYS, MEMORY, LEAST_SPREAD = 40.0, 14.0, 2000.0, 0.25
 # Limits on a score as a multiple of its mean, and on the error of a forecast as a multiple of the mean error.
 FAR_FROM_MEAN, LARGEST_ERROR = 10.0, 8.0
-# Share of changes in the rarer direction below which a column becomes a counter, and above which it is not a counter.
+# Fraction of changes in the rarer direction below which a column becomes a counter, and above which it is not a
+# counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
 # Factor by which a tail is extrapolated beyond all peaks, and factor by which another alarm in the same stretch must be
 # rarer.
@@ -78,8 +80,8 @@ GOLDEN = 0.618033988749895
 _TINY = 1e-150
 _MEAN_SIZE = np.sqrt(2 / np.pi)
 
-# Numbers of a column: number of rows with a deviation, and its typical size; shares of changes up and down, and whether
-# it is a counter.
+# Numbers of a column: number of rows with a deviation, and its typical size; fractions of changes up and down, and
+# whether it is a counter.
 ROWS, SIZE, UPS, DOWNS, IS_COUNTER = range(5)
 # Numbers that `_begin` resets: number of bins, time of the reset, number of rows, the first y, number of scored rows,
 # ℓ, mean s, the unit of cells, whether the previous row was on a weekend, rows since that changed, and the mean square.
@@ -208,8 +210,8 @@ def _beside(numbers, k, offset):
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a value with this deviation is within the range of the profile in bin k and its neighbours, up to a
-    tolerance. Return False if the profile is flat or unknown there."""
+    """Return whether a value with this deviation is within the range of the profile in bin k and its neighbours, up to
+    a tolerance. Return False if the profile is flat or unknown there."""
     if cells[PROFILE + k] == UNSEEN:
         return False
     low, high = np.inf, -np.inf

@@ -38,8 +38,8 @@ class AlarmRequest(Request):
         OneOf(RATE_FORM),
     ] = Field(
         description=(
-            "requested alarm rate: a share of the observations such as 0.001, or a number per second, minute, hour, "
-            'day, week or month (30.44 days) such as "1/day". A number per time requires times in seconds'
+            "requested alarm rate: a fraction of the observations, such as 0.001, or a number per second, minute, "
+            'hour, day, week or month (30.44 days), such as "1/day". A rate per unit of time requires times in seconds'
         )
     )
     direction: Direction = Field(

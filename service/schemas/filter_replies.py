@@ -27,7 +27,7 @@ Coverage = Annotated[
     dict[str, float | None],
     Field(
         description=(
-            "share of the scored values that were inside their interval, by level; null if no value was scored"
+            "fraction of the scored values that were inside their interval, by level; null if no value was scored"
         )
     ),
 ]
@@ -166,7 +166,7 @@ class AlarmChecks(Reply):
     expected: Annotated[
         float, says("expected number of alarms at the requested rate, without direction, min_deviation and quiet")
     ]
-    rate: Annotated[float, says("share of the checked observations that raised an alarm")]
+    rate: Annotated[float, says("fraction of the checked observations that raised an alarm")]
     bound: Annotated[tuple[float, float], says("95 % confidence interval of the alarm rate, if alarms are independent")]
 
 

@@ -25,7 +25,9 @@ class TokenAlarmRequest(Request):
     """Options for alarms about tokens. A token raises an alarm if its tail probability is at most the rate."""
 
     rate: float = Field(
-        gt=0, le=LARGEST_RATE, description="alarm rate: expected share of tokens in ordinary texts that raise an alarm"
+        gt=0,
+        le=LARGEST_RATE,
+        description="alarm rate: expected fraction of tokens in ordinary texts that raise an alarm",
     )
 
 
@@ -81,7 +83,7 @@ class ScoredTokens(Reply):
         Many[float | None],
         says(
             "tail probability: calibrated probability of a token that is at most as probable as this one. If the "
-            "bundle has a table of tail probabilities, it is the share of such tokens in held-out texts" + UNSCORED
+            "bundle has a table of tail probabilities, it is the fraction of such tokens in held-out texts" + UNSCORED
         ),
     ]
     alarms: Annotated[Many[bool | None] | None, says("whether each token raises an alarm; null without `alarm`")]

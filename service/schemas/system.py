@@ -135,7 +135,7 @@ class SystemRequest(Request):
         default=3, ge=1, le=MOST_PASSES, description="number K of reweighting passes for each observation"
     )
     contamination: float = Field(
-        default=0.0, ge=0, lt=1, description="assumed share of outliers, for the log likelihood"
+        default=0.0, ge=0, lt=1, description="assumed fraction of outliers, for the log likelihood"
     )
     outlier_scale: float = Field(
         default=10.0, gt=1, le=1e6, description="scale of outliers relative to the measurement noise"

@@ -113,7 +113,7 @@ def test_alarms_come_at_the_rate_that_is_asked_for(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rate", ["0", "0.6", "nan", "often", "1/year", "0/day"])
 def test_a_rate_that_is_none_is_refused(rate: str) -> None:
     code, _, err = rfa("filter", EXAMPLE, "--alarm", rate)
-    assert code == 1 and "--alarm must be a share of the observations" in err
+    assert code == 1 and "--alarm must be a fraction of the observations" in err
 
 
 def test_a_rate_above_half_of_the_rows_is_refused(tmp_path: Path) -> None:

@@ -121,4 +121,4 @@ def test_sessions_of_a_log_are_sequences_of_events(tmp_path: Path) -> None:
     assert document["sessions"] == {"blk_3": [3, 2]}
     templates.write_text("{}")
     result = CliRunner().invoke(app, command)
-    assert result.exit_code == 1 and "is not a file written by this command" in result.output
+    assert result.exit_code == 1 and "was not written by this command" in result.output

@@ -58,7 +58,7 @@ def test_keys_may_be_levels_of_the_index() -> None:
     ahead = rfa.forecast(levels, 2, by="site")
     assert ahead.index.names == ["site", "at"]
     assert ahead.index.get_level_values("site").tolist() == ["north"] * 2 + ["south"] * 2 + ["east"] * 2
-    with pytest.raises(ValueError, match="level 'site' that is neither the time nor a key; name it in `by`"):
+    with pytest.raises(ValueError, match="level 'site' that is neither the time nor a key; add it to `by`"):
         rfa.filter(levels)
 
 

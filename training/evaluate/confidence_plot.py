@@ -33,7 +33,7 @@ def draw_reliability(document: Mapping[str, Any], path: str | Path) -> None:
                 bins = found["bins"]
                 label = f"{'confidence as served' if stage == 'served' else stage}: ECE {100 * found['ece']:.2f} %"
                 panel.plot(bins["confidence"], bins["accuracy"], "o-", color=colour, markersize=4, label=label)
-            panel.set(title=f"{mode}, {title}", xlabel="stated probability", ylabel="share of right tokens")
+            panel.set(title=f"{mode}, {title}", xlabel="stated probability", ylabel="fraction of correct tokens")
             panel.set_aspect("equal")
             panel.grid(alpha=0.3)
             panel.legend(fontsize="small", frameon=False, loc="upper left")

@@ -150,7 +150,7 @@ def _random(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
 
 
 def _dropped(rng: np.random.Generator, count: int, length: int) -> np.ndarray:
-    """Return integer steps without a random share of them. In some series, one to three blocks are also missing."""
+    """Return integer steps without a random fraction of them. In some series, one to three blocks are also missing."""
     lags = rng.geometric(rng.uniform(0.6, 0.98, count)[:, None], (count, length - 1)).astype(np.float64)
     for row in np.flatnonzero(rng.random(count) < 0.4):
         gaps = int(rng.integers(1, 4))

@@ -38,9 +38,9 @@ def counted(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, n
 def intermittent(rng: np.random.Generator, latent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return intermittent demand and its mean, `[B, N]` each, from a latent signal with mean 0 and variance 1.
 
-    The probability of a demand is 1/(1 + e^-(l + s latent)), where l is the logit of a share that is log-uniform from
-    0.01 to 0.5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or lognormal
-    (Croston, 1972; Syntetos and Boylan, 2005).
+    The probability of a demand is 1/(1 + e^-(l + s latent)), where l is the logit of a fraction that is log-uniform
+    from 0.01 to 0.5. s is 0 in two of five series, otherwise up to 1.5. The size is 1 plus a geometric number, or
+    lognormal (Croston, 1972; Syntetos and Boylan, 2005).
     """
     count = len(latent)
     share = log_uniform(rng, 0.01, 0.5, (count, 1))

@@ -79,7 +79,7 @@ class Recipe(NamedTuple):
     Args:
         weight: Weight of the kind.
         slots: For each component, the weights of its families, and the probability that a series has the component.
-        clean: Share of series without noise.
+        clean: Fraction of series without noise.
         noise: Range of the ratio of noise to signal, which is sampled log-uniformly.
     """
 
@@ -103,11 +103,11 @@ RECIPES = {
     "counted": Recipe(6, ((SEASONS, 0.7), (LEVELS, 0.6), (PROCESSES, 0.3), (EVENTS, 0.15)), 1, (1, 1)),
     "intermittent": Recipe(3, ((SEASONS, 0.6), (LEVELS, 0.5)), 1, (1, 1)),
 }  # fmt: skip
-# Share of series whose season is multiplied by the level, and share of the other series whose season changes its size
-# independently.
+# Fraction of series whose season is multiplied by the level, and fraction of the other series whose season changes its
+# size independently.
 MULTIPLIED, SWELLS = 0.35, 0.25
-# Share of series with a change of season and level, and share of mixtures of up to three series (TSMixup; Ansari et
-# al., Chronos, 2024).
+# Fraction of series with a change of season and level, and fraction of mixtures of up to three series (TSMixup; Ansari
+# et al., Chronos, 2024).
 CHANGED, MIXED = 0.06, 0.08
 SHORTEST_LENGTH = 64
 

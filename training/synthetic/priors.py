@@ -35,7 +35,7 @@ def heavy(rng: np.random.Generator, freedom: np.ndarray, shape: tuple[int, int])
 
 
 def innovations(rng: np.random.Generator, shape: tuple[int, int], heavy_share: float = 0.25) -> np.ndarray:
-    """Sample innovations with unit variance, `[B, N]`. They are normal or, in the share `heavy_share` of the series,
+    """Sample innovations with unit variance, `[B, N]`. They are normal or, in the fraction `heavy_share` of the series,
     Student's t with 2.5 to 8 degrees of freedom."""
     values = rng.standard_normal(shape)
     rows = np.flatnonzero(rng.random(shape[0]) < heavy_share)

@@ -50,11 +50,11 @@ LAST_YEAR = 1928
 MOST_OF_AUTHOR, LEAST_BYTES = 2_000_000, 150_000
 HELD_OUT_TITLES = re.compile(r"crime and punishment|sherlock holmes|tale of two cities", re.I)
 COMMON = re.compile(r"\b(?:the|and|of|to|a|in|that|he|was|it)\b")
-# Limits for prose in English: the share of common words, and the median characters of a line.
+# Limits for prose in English: the fraction of common words, and the median characters of a line.
 LEAST_COMMON, LEAST_LINE = 0.17, 50
 # Characters in the middle of a book that these limits are applied to.
 SAMPLE = 60_000
-# Limits for sampled shingles in common with earlier books (a share), and with held-out books (a number).
+# Limits for sampled shingles in common with earlier books (a fraction), and with held-out books (a number).
 MOST_SEEN, MOST_HELD_OUT = 0.1, 2
 
 

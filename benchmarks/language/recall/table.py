@@ -144,10 +144,10 @@ def right_answers(model: LanguageModel, batch: Batch) -> torch.Tensor:
 
 
 def score(right: torch.Tensor) -> dict[str, Any]:
-    """Return the share of correct answers with its 95 % interval, and the share of sequences without a mistake.
+    """Return the fraction of correct answers with its 95 % interval, and the fraction of sequences without a mistake.
 
-    A greedy decoder that reads its own answers makes its first mistake at the same token, so the second share is also
-    that of exactly copied strings.
+    A greedy decoder that reads its own answers makes its first mistake at the same token, so the second fraction is
+    also that of exactly copied strings.
     """
     count, total = int(right.sum()), right.numel()
     interval = binomtest(count, total).proportion_ci(method="wilson")

@@ -28,7 +28,7 @@ def learned_eigenvalues(model: AFAFilter, step: float) -> list[list[float]]:
 
 
 def frequencies(model: AFAFilter) -> dict[str, float]:
-    """Return the mean |omega| of the channels, weighted by power, and the share of the power near the true one."""
+    """Return the mean |omega| of the channels, weighted by power, and the fraction of the power near the true one."""
     omega, strength = (x.detach().double().numpy() for x in model.channel_strength())
     power = strength**2 / np.sum(strength**2)
     return {"mean_omega": float(power @ omega), "near_share": float(power[np.abs(omega - TRUE_OMEGA) < NEAR].sum())}

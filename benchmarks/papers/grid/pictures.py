@@ -67,7 +67,7 @@ def fitted(pixels: np.ndarray) -> tuple[Field, float]:
 
 
 def measured(truth: np.ndarray, rng: np.random.Generator, missing: float) -> Case:
-    """Return a noisy picture without a share of its pixels."""
+    """Return a noisy picture without a fraction of its pixels."""
     pixels = truth + NOISE * rng.normal(size=truth.shape)
     pixels[rng.random(truth.shape) < missing] = np.nan
     return Case(truth, pixels, *fitted(pixels))
@@ -128,7 +128,7 @@ def decibels(case: Case, found: Estimate) -> float:
 
 
 def coverage(case: Case, found: Estimate) -> float | None:
-    """Return the share of pixels within the 90 % intervals, or None without deviations."""
+    """Return the fraction of pixels within the 90 % intervals, or None without deviations."""
     if found.deviation is None:
         return None
     return float(np.mean(np.abs(found.mean - case.truth) <= Z90 * found.deviation))

@@ -14,7 +14,7 @@ from rfa.runtime.bundle.documents import BundleError
 AnyArray = NDArray[Any]
 # Relative tolerance for values that torch computed in another order and with other libraries.
 TOLERANCE = 1e-4
-# Rounding to float32 changes the eigenvalues of a covariance by at most this share of the largest eigenvalue.
+# Rounding to float32 changes the eigenvalues of a covariance by at most this fraction of the largest eigenvalue.
 ROUNDING = 1e-6
 
 

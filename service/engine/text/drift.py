@@ -6,7 +6,7 @@ probable tokens of both modes agree, and
 
     KL(p ‖ q) = Σ p log(p / q)        p: probabilities in the mode that generated the text, q: in the other mode
 
-A separate thread processes one text at a time. It uses at most the share `DUTY` of a core.
+A separate thread processes one text at a time. It uses at most the fraction `DUTY` of a core.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger("rfa.engine")
 MAX_PROMPT: Final = 448
 MAX_TOKENS: Final = 64
 PIECE: Final = 64
-# Maximum share of the time of one core that comparisons use.
+# Maximum fraction of the time of one core that comparisons use.
 DUTY: Final = 0.1
 CLOSE_SECONDS: Final = 10
 

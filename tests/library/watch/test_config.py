@@ -72,7 +72,7 @@ def test_toml_and_yaml_say_the_same(tmp_path: Path) -> None:
         ('tz = "Europe/Berlin"', 'tz = "Berlin"', "watch.toml:15: query[1]: "),
         ('tz = "Europe/Berlin"', "colour = 1", "19: query[1].colour: unknown key; the allowed keys are name, expr"),
         ('expr = "node_load1"', "", "watch.toml:15: query[1].expr: is required"),
-        ('"1/day", direction', '"1/century", direction', "query[0]: alarm.rate must be a share of the observations"),
+        ('"1/day", direction', '"1/century", direction', "query[0]: alarm.rate must be a fraction of the observations"),
         ('"sat 22:00-23:30"', '"some day"', "query[0]: alarm.mute[0] must be a weekly window"),
         ("http://localhost:9090/", "localhost:9090", "watch.toml:5: source.prometheus.url: must be a URL such as"),
         ("[sink.metrics]", "[sink.metric]", "watch.toml:7: sink.metric: unknown key; the allowed keys are metrics"),
