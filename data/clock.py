@@ -240,7 +240,7 @@ def _note(time_format: str, zone: str) -> str:
 def _check_no_missing(column: Any, name: str, rows: np.ndarray) -> None:
     if column.null_count:
         row = rows[int(np.argmax(np.asarray(column.is_null().to_numpy(), bool)))]
-        raise ValueError(f"row {row}, column {name!r}: the time is missing ({column.null_count} cells in total)")
+        raise ValueError(f"row {row}, column {name!r}: the time is missing (cells in total: {column.null_count})")
 
 
 def _numbers(column: Any, name: str, rows: np.ndarray, zone: str, time_format: str | None) -> Clock:

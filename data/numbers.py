@@ -342,7 +342,7 @@ def report_unreadable(name: str, row: int, reason: str, count: int, *, strict: b
     Raises:
         ValueError: If `strict` is set.
     """
-    message = f"row {row}, column {name!r}: {reason} ({count} cells in total)"
+    message = f"row {row}, column {name!r}: {reason} (cells in total: {count})"
     if strict:
         raise ValueError(
             f"{message}; leave the cell empty, choose columns with --column, or read the file without --strict"

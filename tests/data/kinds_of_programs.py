@@ -223,4 +223,4 @@ def packed() -> Iterator[Kind]:
     cells = [f"{v}p" if k == 3 else str(v) for k, v in enumerate(VALUES)]
     one = ("at,y\n" + "\n".join(f"{t.isoformat()},{cell}" for t, cell in zip(HOURS, cells, strict=True))).encode()
     values = [None if k == 3 else v for k, v in enumerate(VALUES)]
-    yield plain("a multiple without evidence", one, HOURS, values=values, note="p' is not a number (1 such cells)")
+    yield plain("a multiple without evidence", one, HOURS, values=values, note="p' is not a number (cells in total: 1)")
