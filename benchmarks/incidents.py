@@ -66,7 +66,7 @@ class Day:
         return found
 
     def noise(self, share: float, memory: float = 0.6) -> Array:
-        """Return autoregressive noise with this standard deviation."""
+        """Return autoregressive noise with the given standard deviation."""
         shocks = self.rng.standard_normal(DAYS * DAY) * np.sqrt(1 - memory**2)
         for t in range(1, len(shocks)):
             shocks[t] += memory * shocks[t - 1]

@@ -64,7 +64,7 @@ def bench_aot(
     ] = False,
     triton: Annotated[
         Path | None,
-        typer.Option(help="Directory with another version of Triton to use, from `pip install --target`."),
+        typer.Option(help="Directory that contains another version of Triton, installed with `pip install --target`."),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -320,7 +320,9 @@ def bench_blimp(
 
 @app.command("events")
 def bench_events(
-    data: Annotated[Path, typer.Option(help="Directory with normal.txt and abnormal.txt from DeepLog.", metavar="DIR")],
+    data: Annotated[
+        Path, typer.Option(help="Directory that contains normal.txt and abnormal.txt of DeepLog.", metavar="DIR")
+    ],
     bundle: BundleName = "events",
     corpus: Annotated[
         Path | None,

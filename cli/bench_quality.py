@@ -14,8 +14,8 @@ Corpus = Annotated[
     Path,
     typer.Option(
         help=(
-            "Directory with the splits train, valid and test. Each is a directory of .txt files, or a file such "
-            "as train.txt."
+            "Directory that contains the splits train, valid and test. Each is a directory of .txt files, or a file "
+            "such as train.txt."
         ),
         metavar="DIR",
     ),

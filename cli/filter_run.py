@@ -77,7 +77,7 @@ class Filtered:
 
     def forecast_bands(self, level: str) -> list[list[np.ndarray]]:
         """Return a list with four arrays `[M]` for each column: the mean, the standard deviation, and the lower and the
-        upper bound of the interval with this level."""
+        upper bound of the interval of the given level."""
         assert self.forecast is not None
         moments, bands = self.forecast.moments, self.forecast.bands[:, LEVELS.index(float(level))]
         return [

@@ -27,7 +27,7 @@ Bundles = Annotated[
     list[Path] | None, typer.Option("--bundle", help="Bundle directory to serve. Repeatable.", metavar="DIR")
 ]
 TestFolder = Annotated[
-    Path, typer.Option(help="Directory with test.txt, or with a subdirectory test of .txt files.", metavar="DIR")
+    Path, typer.Option(help="Directory that contains test.txt, or a subdirectory test of .txt files.", metavar="DIR")
 ]
 Device = Annotated[str, typer.Option(help="Device to use: auto, cpu or cuda.")]
 

@@ -38,9 +38,9 @@ Corpus = Annotated[
     Path,
     typer.Option(
         help=(
-            "Training data: a directory with train and valid, each a directory of files or a single file. A single "
-            "file or a directory of files is split automatically. Formats are text, JSONL, Parquet and Arrow. Files "
-            "of integers contain one sequence of events per line."
+            "Training data: a directory that contains train and valid, each a directory of files or a single file. A "
+            "single file or a directory of files is split automatically. Formats are text, JSONL, Parquet and Arrow. "
+            "Files of integers contain one sequence of events per line."
         ),
         metavar="PATH",
         exists=True,

@@ -55,13 +55,13 @@ MAY_BE_TIME: Final = r"(?<!\d)(1[89]|20)\d\d(?!\d)|\b\d{1,2}[:/]\d{2}\b"
 LONGEST_NAME: Final = 40
 # Minimum fraction of the cells of a time column that must look like times.
 MOSTLY: Final = 0.8
-# Values or times in the place of column names.
+# Values or times instead of column names.
 VALUE_NAME: Final = r"[+-]?\d[\d.,]*([eE][+-]?\d+)?(_\d+)?|\d{1,4}[-/.:]\d{1,2}([-/.:].*)?"
 # Dates of days without separators, such as 20240131, are larger than this. Dates of months, such as 202401, are not.
 COMPACT_LEAST: Final = 1_000_000
 # Hours, minutes, seconds and their fraction without separators.
 COMPACT_TIME: Final = r"([01]\d|2[0-3])[0-5]\d[0-5]\d\.\d{1,6}"
-# Days and months without a year, and names of columns that hold them.
+# Days and months without a year, and names of columns that contain them.
 DAY_AND_MONTH: Final = r"(0?[1-9]|[12]\d|3[01])(0[1-9]|1[0-2])"
 DATED_NAME: Final = r"(?i)(datum|date|fecha)$"
 # Number of sampled cells that are parsed as dates.

@@ -57,7 +57,7 @@ UNITS: Final = {"milliseconds": "ms", "millisecond": "ms", "microseconds": "us",
                 "nanoseconds": "ns", "seconds": "s", "minutes": "min", "hours": "h", "days": "d"}  # fmt: skip
 UNIT_WORD: Final = re.compile(rf"(?i)\b(?:in ?)?({'|'.join(UNITS)})\b")
 UNIT_IN_NAME: Final = re.compile(r"([a-z])(?=(?:In)?(?:Milli|Micro|Nano)?[Ss]econds$)")
-# Names of columns that may hold years.
+# Names of columns that may contain years.
 PERIOD_WORDS: Final = frozenset(("date", "datum", "fecha", "data", "period", "periode"))
 # Minimum number of dates without separators in a column whose name is not that of times, number of cells that are
 # tested first, and formats of integers with their smallest number, largest number, and largest last two digits.

@@ -87,7 +87,7 @@ def read_number_lines(text: str, *, needs_decimals: bool = True) -> Rows | None:
 
 
 def _form(lines: list[str]) -> tuple[str, str] | None:
-    """Return the most frequent wording of lines, with # in place of each number, and an example. Return None if the
+    """Return the most frequent wording of lines, in which # replaces each number, and an example. Return None if the
     lines are a table, or differ in more than their numbers."""
     forms: Counter[str] = Counter()
     examples: dict[str, str] = {}

@@ -32,7 +32,7 @@ class TableSample:
     Attributes:
         table: Rows of the sample.
         share: Fraction of the bytes of the file that were read.
-        breaks: Number of places where rows were skipped.
+        breaks: Number of positions at which rows were skipped.
     """
 
     table: Table

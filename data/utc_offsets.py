@@ -14,7 +14,8 @@ from rfa.data.clock import get_zone
 # Changes of a time zone are searched from 1970 to 2100. They are more than EVERY apart.
 LAST: Final = 4_102_444_800
 EVERY: Final = 7 * 86_400
-# A time that ends with its offset. Offsets of rows that change more often than MOST_CHANGES are not from one place.
+# A time that ends with its offset. If the offsets of the rows change more often than MOST_CHANGES, the rows are from
+# several locations.
 SHOWN: Final = r":\d\d(?:[.,]\d+)? ?(?P<sign>[+-])(?P<hours>\d\d):?(?P<minutes>\d\d)$"
 MOST_CHANGES: Final = 1_000
 

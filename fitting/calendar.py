@@ -7,7 +7,7 @@ The prior makes the pattern smooth over the day (the part that all days have in 
 differences between days). A holiday is modelled as a Sunday plus a smooth difference. The scales a maximise the
 marginal likelihood.
 
-Residuals are correlated within a day. A day therefore has the weight of a few observations, whatever its number of
+Residuals are correlated within a day. A day therefore has the weight of a few observations, regardless of its number of
 rows. Each day has one Student-t weight, which is computed from the mean squared residual of the day. The structural
 model is then fitted to the residuals.
 """

@@ -171,11 +171,11 @@ class Streams:
         return describe(self._model, self.request) + self._runtime.pack(state)
 
     def restore(self, key: Hashable, state: bytes) -> None:
-        """Continue a series from a state. An existing series with this key is replaced.
+        """Continue a series from a state. An existing series with the same key is replaced.
 
         Raises:
-            ValueError: If the bytes are not a state of this model with this number of columns, or contain a window for
-                late rows.
+            ValueError: If the bytes are not a state of this model for the same number of columns, or contain a window
+                for late rows.
             StreamsFull: If there are too many series.
         """
         found = self._unpacked(state)

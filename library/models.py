@@ -63,11 +63,12 @@ def usual_model() -> str:
 def find_model(
     model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None, known: int = 0
 ) -> Model:
-    """Return the model with this name for a number of columns.
+    """Return the model of the given name for a number of columns.
 
     Args:
         model: Name of the model. None selects the default.
-        columns: Number of columns. If None, it is that of the bundle, or 1 if the bundle accepts any number.
+        columns: Number of columns. If None, it is the number in the bundle's manifest, or 1 if the bundle accepts any
+            number.
         system: Linear system to use instead of a named model. See `rfa.runtime.filters.system`.
         known: Number of additional columns whose future values are known.
 
@@ -81,7 +82,7 @@ def find_model(
 
 
 def _find_model(model: str | Path | None, columns: int | None, system: Mapping[str, Any] | None = None) -> Model:
-    """Return the model with this name for a number of columns. See `find_model`."""
+    """Return the model of the given name for a number of columns. See `find_model`."""
     if system is not None:
         _check_for_system(model)
         return _system_model(system, columns)

@@ -46,7 +46,7 @@ class Stream:
     server. A stream must be used from one thread at a time.
 
     Args:
-        columns: Number of columns of each observation. The default is the number of columns of the bundle, or 1 if it
+        columns: Number of columns of each observation. The default is the number in the bundle's manifest, or 1 if it
             accepts any number.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network for any series),
             "auto" (needs no training; it is the default if the bundle of "series" is missing), "auto-joint" (scores

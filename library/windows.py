@@ -32,7 +32,7 @@ class Windows:
     matched: set[int] = field(default_factory=set)
 
     def of(self, by: Sequence[str], key: Key) -> list[tuple[float, float]]:
-        """Return the windows of the series with this key, sorted by time. Overlapping windows are merged."""
+        """Return the windows of the series with the given key, sorted by time. Overlapping windows are merged."""
         own = dict(zip(by, map(str, key), strict=True))
         found: list[tuple[float, float]] = []
         for k, (begin, end) in sorted(enumerate(self.spans.tolist()), key=lambda each: each[1]):

@@ -266,7 +266,7 @@ class Outcome(NamedTuple):
     Attributes:
         latent: Latent of the last layer, `[B, H, 2D]`.
         evidence: Evidence of the last layer, `[B, H]`.
-        broken: 1 if the slots of a layer contain numbers that are not finite, else 0, `[L, B, H]` int32.
+        broken: 1 if the slots of a layer contain non-finite numbers, else 0, `[L, B, H]` int32.
     """
 
     latent: Tensor

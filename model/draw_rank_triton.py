@@ -77,7 +77,7 @@ def extents(p_extents, BLOCKS: tl.constexpr, BLOCK_J: tl.constexpr):
 def filters(p_top_p, p_last_place, VOCABULARY: tl.constexpr):
     """Return top_p and last_place of a row, whether top_p excludes tokens, and whether top_k excludes tokens.
 
-    last_place is the place of the last token that top_k retains.
+    last_place is the index of the last token that top_k retains.
     """
     top_p, last_place = tl.load(p_top_p), tl.load(p_last_place)
     return top_p, last_place, top_p < float("inf"), (last_place > 0) & (last_place < VOCABULARY - 1)

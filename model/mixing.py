@@ -105,7 +105,7 @@ def _draw(weight: Tensor, scale: float) -> None:
 
 
 # Initial scale and offset of the gate. "balanced" gives p / (p + 1), which is the fraction of the estimate if the
-# precision of the prior is 1. "open" is the initialisation of RFA C.4, whose slope is ten times smaller.
+# precision of the prior is 1. "open" is the initialisation of RFA C.4, whose derivative is ten times smaller.
 GATE_STARTS = {"open": (0.1, -4.0), "balanced": (1.0, 0.0), "linear": (0.1, 0.0)}
 
 

@@ -16,7 +16,7 @@ _CAPABILITIES: list[tuple[int, int]] = []
 
 @contextmanager
 def simulated_gpu(capability: tuple[int, int]) -> Iterator[None]:
-    """Treat tensors on any device as if they were on a GPU with this compute capability, inside a context."""
+    """Treat tensors on any device as if they were on a GPU with the given compute capability, inside a context."""
     _CAPABILITIES.append(capability)
     try:
         yield

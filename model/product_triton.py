@@ -7,7 +7,7 @@ In a decode step, kernel launches take longer than arithmetic, so each program r
 
 With the products of libraries, the rounding of a row depends on the number of rows, so a text would depend on its
 batch. Here, the terms of every row are summed in the same order. A sum consists of consecutive parts of `PART` factors,
-each summed from first to last, and the parts are added in pairs, whatever the block sizes are. For few rows, blocks
+each summed from first to last, and the parts are added in pairs, regardless of the block sizes. For few rows, blocks
 have 16 rows and few columns, with one warp per part, because a matrix is read faster by many programs. For many rows,
 blocks are larger, so that the matrix is read less often, and a separate kernel computes the norm.
 
@@ -179,8 +179,7 @@ def within(m_other, o_own, o_factor, first, FACTORS: tl.constexpr, PARTS: tl.con
 
 @triton.jit
 def inverse_length(p_x, m_row, FACTORS: tl.constexpr, BM: tl.constexpr, EPS: tl.constexpr):
-    """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM]. It is NaN for rows that are not finite. m_row is [BM,
-    1].
+    """Return 1 / sqrt(mean x² + eps) of the rows at p_x, [BM]. It is NaN for non-finite rows. m_row is [BM, 1].
 
     Kernels arrange rows differently, and sums of floats depend on the order. Squares are therefore converted to
     integers, in units of 2^-23 of the power of two at or below the largest square.
@@ -294,8 +293,8 @@ def product_kernel(
 
 
 def normed(x: Tensor, norm: Norm, tile: Tile, dtype: torch.dtype) -> tuple[Tensor, Norm | None]:
-    """Prepare the rows `[B, in]` for a product with this tile. If there are many rows, apply the norm. Return the rows,
-    and the norm that the product kernel must apply, which is None if it is already applied."""
+    """Prepare the rows `[B, in]` for a product with the given tile. If there are many rows, apply the norm. Return the
+    rows, and the norm that the product kernel must apply, which is None if it is already applied."""
     if not tile.is_of_many:
         return x, norm
     out = torch.empty_like(x, dtype=torch.float32 if tile.INTERPRETED else dtype)

@@ -104,7 +104,7 @@ def power_of_two(size: int) -> int:
 
 
 class Watch(NamedTuple):
-    """Flags that mark streams with values that are not finite.
+    """Flags that mark streams with non-finite values.
 
     Attributes:
         streams: Index of the stream of each token, `[T]` int64. It is -1 for tokens without a stream.

@@ -43,7 +43,7 @@ def reproduce(
         bundle: Bundle of the model.
         attention: Session that runs the cases of attention mode.
         where: Name of the runtime, for messages.
-        golden: Cases to run. By default, those of the bundle.
+        golden: Cases to run. By default, the cases in the bundle's golden.json.
 
     Raises:
         BundleError: If an output differs by more than the tolerance of its case, or a case has a number of passes that

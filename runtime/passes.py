@@ -21,7 +21,7 @@ class PassesRange(NamedTuple):
 
     @classmethod
     def of(cls, bundle: Bundle) -> Self:
-        """Return the range of passes of the bundle of a filter or a language model."""
+        """Return the range of passes in the bundle of a filter or a language model."""
         return cls(*(bundle.language if bundle.kind == "lm" else bundle.filter).passes)
 
     @property

@@ -169,7 +169,7 @@ async def _handle_http_exception(request: Request, error: Exception) -> Response
 
 
 def _methods_of_path(request: Request) -> list[str]:
-    """Return the methods of all routes with this path. The router reports only the methods of the first route."""
+    """Return the methods of all routes with the given path. The router reports only the methods of the first route."""
     routes = request.app.router.routes
     return [
         method

@@ -43,7 +43,7 @@ class Exposition:
             OSError: If the socket cannot be created.
         """
         own = directory / str(index)
-        own.unlink(missing_ok=True)  # socket of the previous process with this index
+        own.unlink(missing_ok=True)  # socket of the previous process with the same index
         self._server = await asyncio.start_unix_server(self._answer, path=str(own))
         self._siblings = [directory / str(other) for other in range(processes) if other != index]
 

@@ -33,7 +33,7 @@ QuotaName = Literal["requests", "concurrent", "streams", "tokens", "observations
 
 
 class ConfigurationError(ValueError):
-    """Raised if the server cannot start with these settings. The message says what to change."""
+    """Raised if the server cannot start with the given settings. The message says what to change."""
 
 
 class Settings(BaseModel):

@@ -1,10 +1,10 @@
 """Convert texts to tokens, which are stored in memory-mapped files. The tokenizer is a byte-level BPE that is trained
 on the training split.
 
-A corpus is a directory with the splits `train`, `valid` and `test`. Each is a directory of files, or consists of the
-files with its name, such as `train.jsonl` or `train-00000-of-00004.parquet`. `validation` may replace `valid`. A single
-file, or a directory of files without these names, is a training split. The last twentieth of its tokens is used for
-validation. `documents.py` lists the formats of files, and `huggingface.py` reads Hugging Face datasets. Files of
+A corpus is a directory that contains the splits `train`, `valid` and `test`. Each is a directory of files, or consists
+of the files with its name, such as `train.jsonl` or `train-00000-of-00004.parquet`. `validation` may replace `valid`. A
+single file, or a directory of files without these names, is a training split. The last twentieth of its tokens is used
+for validation. `documents.py` lists the formats of files, and `huggingface.py` reads Hugging Face datasets. Files of
 integers are sequences of events (`sequences.py`).
 """
 

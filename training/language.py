@@ -259,7 +259,7 @@ def train_language(
 
     Args:
         config: Name of a packaged configuration, or path of a JSON file.
-        data: Corpus: a directory with train and valid, a directory of files, or a file (`corpus.py`).
+        data: Corpus: a directory that contains train and valid, a directory of files, or a file (`corpus.py`).
         out: Run directory for weights, tokenizer, metrics and record.
         variant: Name of a variant in `variants.json`.
         seed, steps, minutes: Values that replace those of the configuration.

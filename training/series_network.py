@@ -372,7 +372,7 @@ def train_series(
 
 
 def _record(path: Path, series: int) -> dict[str, Any] | None:
-    """Return the record of a run with this number of series, or None if it is missing or incomplete."""
+    """Return the record of a run with the given number of series, or None if it is missing or incomplete."""
     try:
         record = json.loads(path.read_bytes())
     except (OSError, ValueError):

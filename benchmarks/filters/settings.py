@@ -69,7 +69,7 @@ def _same_every_step(matrix: np.ndarray, steps: int) -> np.ndarray:
 
 
 def _drop(observations: np.ndarray, share: float, rng: np.random.Generator, *, whole: bool) -> np.ndarray:
-    """Drop each component, or each whole observation, with this probability."""
+    """Drop each component, or each whole observation, with the given probability."""
     shape = (*observations.shape[:2], 1) if whole else observations.shape
     return np.where(rng.random(shape) < share, np.nan, observations)
 

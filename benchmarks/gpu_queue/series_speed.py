@@ -62,7 +62,7 @@ def repeated(batch: SeriesBatch, count: int) -> SeriesBatch:
 
 
 def usual_batch(tokens: int) -> SeriesBatch:
-    """Return the first batch with this many tokens per series. Some have fewer or more."""
+    """Return the first batch with the given number of tokens per series. Some have fewer or more."""
     batches = (synthetic_batch(0, DRAWN, tokens, index) for index in itertools.count())
     return next(batch for batch in batches if batch.ends.shape[1] == tokens)
 

@@ -48,7 +48,8 @@ class Target:
 def started(
     bundles: Sequence[Path], settings: Mapping[str, str | int | float], cores: Sequence[int] | None = None
 ) -> Iterator[Target]:
-    """Run `rfa serve` on a free port, with these settings by name and on these `cores`, until the block ends."""
+    """Run `rfa serve` on a free port, with the given settings (a mapping from names to values) and on the given
+    `cores`, until the block ends."""
     port = _free_port()
     command = [sys.executable, "-m", "rfa", "serve", "--port", str(port)]
     command += [part for bundle in bundles for part in ("--bundle", str(bundle))]

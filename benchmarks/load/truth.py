@@ -49,7 +49,7 @@ def open_models(bundles: Sequence[Path]) -> Models:
 def series_truths(
     runtime: Any, question: FilterQuestion, indices: Sequence[int], length: int, progress: Progress
 ) -> list[SeriesTruth]:
-    """Return the expected results of the series with these indices. The index seeds the series and its samples."""
+    """Return the expected results of the series of the given indices. The index seeds the series and its samples."""
     truths = []
     for index in indices:
         (observations,) = make_series(1, length, runtime.observation_size, seed=index)
@@ -95,7 +95,8 @@ class TextCase:
 
 
 def text_truths(models: Models, load: TextLoad, indices: Sequence[int], progress: Progress) -> list[TextTruth]:
-    """Return the expected texts of the generations with these indices. `SEEDS_PER_PROMPT` neighbours share a prompt."""
+    """Return the expected texts of the generations of the given indices. `SEEDS_PER_PROMPT` neighbours share a
+    prompt."""
     return asyncio.run(_text_truths(models, load, indices, progress))
 
 

@@ -98,7 +98,7 @@ def weekdays_of(times: Array) -> Array:
 
 
 def autoregressive(rng: np.random.Generator, rows: int, memory: float, deviation: float = 1.0) -> Array:
-    """Return noise with this standard deviation, whose neighbouring values have the correlation `memory`."""
+    """Return noise with the given standard deviation, whose neighbouring values have the correlation `memory`."""
     shocks = rng.standard_normal(rows) * math.sqrt(1 - memory * memory)
     values, last = np.empty(rows), 0.0
     for row in range(rows):

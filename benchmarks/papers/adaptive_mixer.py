@@ -8,8 +8,8 @@ Source: Racioppo, Attention as an Adaptive Filter, §3 and Algorithm 1 (isotropi
     out = W_o e^{-mu + i omega} z̄,   mu = mu_0 alpha²
 
 The prediction is from z̄ as in §3; Algorithm 1 predicts from v̄. The decay has the sign of a stable system. Rotations
-and mu_0 are fixed; alpha starts at one, and no head at mu = 0, where alpha² has no slope. Learned is the steady
-variance sigma2 / (2 mu) (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
+and mu_0 are fixed; alpha starts at one, and no head at mu = 0, where the derivative of alpha² is zero. Learned is the
+steady variance sigma2 / (2 mu) (RFA D.2). Layout `[B, N, H, 2D]`, real half first.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ class DemoService:
 
 
 def request_rate(route: str, t: float) -> float:
-    """Return the simulated requests per second on a route at a time."""
+    """Return the simulated requests per second on a route at the given time."""
     day = 1 - 0.5 * math.cos(2 * math.pi * (t / 86_400 - 0.1))
     chance = random.Random(f"{route} {int(t)}")
     is_failing = route == FAILING and BEGIN <= (t - START) / 60 < END

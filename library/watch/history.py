@@ -99,8 +99,8 @@ def is_counter_query(query: Query, prometheus: Prometheus | None) -> bool:
     """Return whether the values of a query come from a counter.
 
     Raises:
-        SourceError: If the server must be asked for the type and does not respond. The type is not guessed, because the
-            stored states would be lost if the guess were wrong.
+        SourceError: If the type must be requested from the server, and the server does not respond. The type is not
+            guessed, because the stored states would be lost if the guess were wrong.
     """
     if query.type != "auto":
         return query.type == "counter"

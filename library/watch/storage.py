@@ -56,7 +56,7 @@ class Storage(Protocol):
         ...
 
     def append(self, index: int, frame: bytes) -> None:
-        """Append the frame with this index to the journal, and write it to disk. After an error, the call may be
+        """Append the frame of the given index to the journal, and write it to disk. After an error, the call may be
         repeated."""
         ...
 

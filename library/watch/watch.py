@@ -51,7 +51,7 @@ class Watch:
 
     Raises:
         ValueError, FileNotFoundError: If a model cannot be loaded, or the stored states cannot be used.
-        SourceError: If the server must be asked for the type of a metric and does not respond.
+        SourceError: If the type of a metric must be requested from the server, and the server does not respond.
         OSError: If the store or Kafka cannot be used.
     """
 

@@ -140,7 +140,7 @@ def check_sequences(cu_seqlens: Tensor, q: Tensor) -> None:
 def fused_refusal(
     device: torch.device, dtype: torch.dtype, width: int, times: Tensor | None = None, dynamics: Dynamics | None = None
 ) -> str | None:
-    """Return the reason why the fused kernels do not support heads of `width` real dimensions with these inputs, or
+    """Return the reason why the fused kernels do not support heads of `width` real dimensions with the given inputs, or
     None if they do. nu and tau are not checked in compiled graphs."""
     narrowest, widest = FUSED_WIDTHS
     if not HAS_TRITON:

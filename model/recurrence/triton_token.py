@@ -344,7 +344,7 @@ def advance_gradient(
     """
     b_gg = over_dims(b_gmk * b_yk + b_gmv * b_yv)  # [S], gradient of the gain
     b_variance = 1.0 / b_prior  # [S]
-    # gain = delta weighted / (prior + weighted), so its slope is delta prior / posterior², without a difference.
+    # gain = delta weighted / (prior + weighted), so its derivative is delta prior / posterior², without a difference.
     b_gweighted = b_gp + b_gg * delta * b_prior / (b_posterior * b_posterior)  # [S]
     b_gprior = b_gp - b_gg * b_gain / b_posterior  # [S]
     b_gw = b_gweighted * b_pi * b_weight  # [S], gradient of ln w

@@ -120,7 +120,7 @@ class Calendar:
         pattern: Offsets `[P, types of days, slots]`. Monday is the first type of day, and holidays are the last.
 
     Raises:
-        ValueError: If the pattern has the wrong shape, too many columns, or a value that is not finite.
+        ValueError: If the pattern has the wrong shape, too many columns, or a non-finite value.
     """
 
     days: Days

@@ -45,7 +45,7 @@ class Response:
     def hide(self, values: Array) -> Array:
         """Return observations `[R, P]` minus the response.
 
-        Rows whose response is not finite become infinite, so that the filter rejects them.
+        Rows with a non-finite response become infinite, so that the filter rejects them.
         """
         parts = (part.reshape(len(values), -1) for part in (self.states, self.seen, self.ahead))
         is_finite = np.logical_and.reduce([np.isfinite(part).all(axis=1) for part in parts])

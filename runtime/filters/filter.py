@@ -5,7 +5,7 @@ Runtime, and support attention mode. Random numbers depend only on the seed and 
 the results of a stream are the same with or without other streams, in one request, in several requests, or one row at a
 time.
 
-A row with results that are not finite changes neither its stream nor the other rows.
+A row with non-finite results changes neither its stream nor the other rows.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class FilterRuntime(FilterStates):
         return self.steps.rows
 
     def piece_rows_of(self, options: FilterOptions) -> int:
-        """Return the maximum number of observations per call of `follow` for a series with these options."""
+        """Return the maximum number of observations per call of `follow` for a series with the given options."""
         is_driven = options.inputs is not None or _was_driven(options.state)
         return min(self.piece_rows, DRIVEN_ROWS) if is_driven else self.piece_rows
 

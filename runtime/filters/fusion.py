@@ -14,8 +14,8 @@ therefore at every observation, with the predictions as priors, or at any time i
 that run separately have common process noise, and `fuse` would be overconfident.
 
 `intersect` (Julier and Uhlmann, American Control Conference 1997) is never overconfident. Its weights minimise the
-determinant of the fused covariance, whatever the units of the state are. The result is more precise than each posterior
-only if they are precise in different directions, not because they agree.
+determinant of the fused covariance, regardless of the units of the state. The result is more precise than each
+posterior only if they are precise in different directions, not because they agree.
 
 Results are in the units of the state and are computed in float64. Leading dimensions are a batch.
 """

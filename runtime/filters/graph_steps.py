@@ -142,7 +142,7 @@ class GraphSteps:
             names += [f"row.{name}" for name in self.cache_shapes]
             found = self._attend.run(names, inputs | memory.inputs(float(call.batch.times[0])))
         outputs = dict(zip(names, found, strict=True))
-        with np.errstate(all="ignore"):  # rows that are not finite are marked and not stored
+        with np.errstate(all="ignore"):  # non-finite rows are marked and not stored
             self._score_rows(call, rows, outputs)
         good = call.outputs.is_good[rows]
         slots = call.batch.slots[rows][good]

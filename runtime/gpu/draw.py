@@ -109,7 +109,7 @@ class TokenDraw:
             normalisers = numbers["top"] / scales + np.log(found["sums"] / fixed_point(self._vocabulary))
             log_probabilities = numbers["chosen"] / scales - normalisers
         finite = (numbers["is_finite"] == 1) & np.isfinite(normalisers).all(0)
-        # The device also samples from rows that are not finite.
+        # The device also samples from non-finite rows.
         columns = np.where(finite, found["tokens"], 0), *log_probabilities, finite
         tops = _tops(choices, normalisers[0], finite, order)
         latents = _latents(choices, output.latent)

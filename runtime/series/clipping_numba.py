@@ -10,7 +10,7 @@ clipped value. Each moves towards the newest value over `REACH` values.
 
 There is no range before the first values. The first `EARLY` values are stored. After 8, 16 and all of them, values that
 are more than `FENCE` interquartile ranges away are clipped to the extended range of the others, unless a neighbour is
-far away on the same side. `tokens_numba.py` then restarts the stream with these values.
+far away on the same side. `tokens_numba.py` then restarts the stream with the stored values.
 """
 
 # mypy does not know the types of numba's dispatchers.

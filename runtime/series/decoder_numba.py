@@ -123,8 +123,8 @@ def _write_rotation(ends, omega, cos, sin):
 def compute_states(tokens, ends, lags, handle, means, precisions, states):
     """Compute the states `[n, d]` after one token of each of n streams. See `SeriesDecoder.forward`.
 
-    `handle` is a handle of `Weights`. Slots are not checked for numbers that are not finite, because these also occur
-    in the quantiles of the token.
+    `handle` is a handle of `Weights`. Slots are not checked for non-finite numbers, because these also occur in the
+    quantiles of the token.
     """
     weights: Any = opened(handle)
     embedding, layers, scalars, omega = weights.embedding, weights.layers, weights.scalars, weights.omega

@@ -1,8 +1,7 @@
 """Process a long piece of a series with the network on another device. Its tokens and outputs are computed on the CPU.
 
 Results equal those of the compiled network up to rounding, and both write the same states, so a stream can continue on
-either. If the device runs out of memory or computes a number that is not finite, the rows are processed by compiled
-code.
+either. If the device runs out of memory or computes a non-finite number, the rows are processed by compiled code.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ class SeriesDevice(Protocol):
             columns: States before the chunk.
 
         Returns:
-            False if memory was exhausted, or if a number that a stream would store is not finite. Otherwise, True.
+            False if memory was exhausted, or if a stream would store a non-finite number. Otherwise, True.
         """
         ...
 

@@ -263,7 +263,7 @@ def choose_lags(numbers, counts, errors, since, seasons, lags):
 def noise_bound(numbers):
     """Return an upper bound on the noise variance of a value.
 
-    Whatever the values are, noise adds twice its variance to differences and six times its variance to second
+    Regardless of the values, noise adds twice its variance to differences and six times its variance to second
     differences. Mean sizes are converted to variances as for normal numbers.
     """
     bound = numbers[LEAST] * numbers[LEAST] / 2

@@ -4,7 +4,7 @@ A byte-level BPE splits a text into words with GPT-2's regular expression
 
     's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 
-and merges pairs of bytes within each word. A cut does not change the tokens in these places:
+and merges pairs of bytes within each word. A cut does not change the tokens at these positions:
 
     before a space or line break that follows another kind of character: no word extends across it from the left, and
         the words on its right do not depend on the text on its left

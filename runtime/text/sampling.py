@@ -119,7 +119,7 @@ def drawn_tokens(
         draws: Choices for the rows.
     """
     normaliser, calibrated = row_scores(logits, np.zeros(len(logits), np.int64), draws.calibration).T[:2]
-    with np.errstate(all="ignore"):  # `is_finite` reports rows that are not finite
+    with np.errstate(all="ignore"):  # `is_finite` reports non-finite rows
         finite = np.isfinite(logits).all(-1) & np.isfinite(normaliser + calibrated + log_precision)
         finite &= np.isfinite(latent).all((1, 2))
     drawn = []

@@ -32,7 +32,7 @@ def score_rows(logits, tokens, temperature, out):
         tokens: Tokens, `[N]`.
         temperature: Calibrated temperature.
         out: Output, `[N, 5]`: the log normalisers of logits and of logits / temperature, the entropy, the tail and the
-            rank. The normalisers of a row with a number that is not finite are not finite.
+            rank. The normalisers of a row that contains a non-finite number are not finite.
     """
     is_scaled = temperature != ONE
     for i in range(logits.shape[0]):

@@ -16,14 +16,14 @@ and as empty if v ≤ −1/2, so v stays in [−1/2 − γ, 1 + γ], and summing
 The intervals in replies are finite, because the factor is bounded by 1/27 and 99³. The bound holds if an interval with
 v ≥ 1 is treated as infinite and one with v ≤ −1/2 as empty. The reported coverage is that of the intervals in replies.
 
-The one-step forecast is scored against each observation, whatever the lag since the previous one. A forecast at another
-horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon, which is
-the median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most MAX_PENDING).
-A forecast for step s is stored at index s modulo the size of the buffer. If a forecast is already pending at that
-index, the newer one is not scored. In a stream with the bundle's time step, all forecasts up to MAX_PENDING steps ahead
-are therefore scored. For faster streams and longer horizons, only some forecasts are scored, evenly spread over the
-hours of the day. If forecasts were stored whenever a slot of a smaller buffer is free, the same hours would be scored
-every day.
+The one-step forecast is scored against each observation, regardless of the lag since the previous one. A forecast at
+another horizon is pending until an observation arrives at its time. A step is the bundle's first calibrated horizon,
+which is the median step of the data that it was fitted to. A horizon of h steps has h pending forecasts (at most
+MAX_PENDING). A forecast for step s is stored at index s modulo the size of the buffer. If a forecast is already pending
+at that index, the newer one is not scored. In a stream with the bundle's time step, all forecasts up to MAX_PENDING
+steps ahead are therefore scored. For faster streams and longer horizons, only some forecasts are scored, evenly spread
+over the hours of the day. If forecasts were stored whenever a slot of a smaller buffer is free, the same hours would be
+scored every day.
 
 An observation matches a forecast if their times differ by at most the smallest of TOLERANCE times the horizon, half a
 step, and half the lag since the previous observation. In a faster stream, only the observation that is due matches.

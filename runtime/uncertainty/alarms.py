@@ -16,7 +16,7 @@ from rfa.runtime.uncertainty.mute import Mute, Window
 
 Direction = Literal["both", "up", "down"]
 Rule = Literal["value", "stretch", "standstill", "gap"]
-# Names of the rules by the codes in rules.py. The last one, "range", stands for a value beyond the limits.
+# Names of the rules by the codes in rules.py. The last one, "range", means a value beyond the limits.
 RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
 # Share of the rate of each rule.
 SHARES: Final[dict[Rule, float]] = {"value": 0.65, "stretch": 0.15, "standstill": 0.1, "gap": 0.1}

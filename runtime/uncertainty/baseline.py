@@ -2,7 +2,7 @@
 
 The bundle's calibration provides F(z), the fraction of scores below z in the data that it was fitted to, as a table and
 a tail (calibration.py). A stream may have more or less noise. Two numbers adapt F to the stream. If both are 0, their
-initial value, F is exactly that of the bundle:
+initial value, F is exactly that of the bundle's calibration:
 
     z = (e^(−λ/3) (nis / d)^(1/3) − c) / (e^σ s)        c = 1 − 2/(9d), s = √(2/(9d)): Wilson and Hilferty (1931)
     a = F(z)

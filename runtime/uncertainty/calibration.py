@@ -210,8 +210,8 @@ def _tail_model(quantiles: list[float], shares: list[float], tail_scale: float) 
 
 
 def _precision_table(tables: dict[str, list[float]] | None, variance_scale: float) -> PrecisionTable:
-    """Return the precision table of the bundle. If the bundle has none, return a table with which the precision is the
-    inverse of the mean of `std` squared over the components."""
+    """Return the precision table from the bundle's calibration. If it has none, return a table with which the precision
+    is the inverse of the mean of `std` squared over the components."""
     found = tables or {"gain": [1.0], "by_gain": [1.0], "surprise": [0.0], "by_surprise": [variance_scale]}
     names = ("gain", "by_gain", "surprise", "by_surprise")
     return PrecisionTable(*(np.array(found[name], np.float64) for name in names))

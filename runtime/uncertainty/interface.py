@@ -206,7 +206,7 @@ class MergeOptions:
     Attributes:
         states: Unpacked states.
         method: Method. "precision" adds the precisions, as if the states had only `prior` in common.
-            "covariance_intersection" is never overconfident, whatever the states have in common.
+            "covariance_intersection" is never overconfident, even if the states share information.
         prior: State from which all states continued. It is included once ("precision" only).
         t: Time of the merged state. None selects the latest time of the states.
     """

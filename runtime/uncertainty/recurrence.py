@@ -55,7 +55,7 @@ FIRST_WEEKDAY, WORKDAYS = 3.0, 5.0
 
 @inline_jit
 def _ongoing(begins, episodes, time, deviation, step):
-    """Return the index of the episode with this sign that has lasted until now, or -1 if there is none."""
+    """Return the index of the episode with the given sign that has lasted until now, or -1 if there is none."""
     for k in range(EPISODES):
         if episodes[k, PEAK] * deviation > 0 and abs(time - begins[k] - episodes[k, LENGTH]) <= TOLERANCE * step:
             return k
@@ -70,7 +70,7 @@ def _tolerance(step, period):
 
 @inline_jit
 def _peak_at(begins, episodes, time, deviation, tolerance):
-    """Return the largest peak with this sign around a time, or 0 if there is none."""
+    """Return the largest peak with the given sign around the given time, or 0 if there is none."""
     peak = 0.0
     for k in range(EPISODES):
         since = time - begins[k]

@@ -149,7 +149,7 @@ def explained_share(state, observation, posterior, is_scored, local_time, step, 
         step: Typical lag.
         periods: Output, `[P]`: the period with which the deviation of a component recurs. It is 0 if it does not recur,
             NO_PERIOD if it is only usual at this time of day, and FOLLOWS if the row is attributed to an earlier
-            recurring deviation, whatever its own deviation is.
+            recurring deviation, regardless of its own deviation.
     """
     least, large = 1.0, 0
     for a in range(len(is_scored)):

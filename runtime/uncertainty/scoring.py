@@ -2,7 +2,7 @@
 
 The filter provides the mean, variances, innovation, weight, nis, likelihood and moments of the forecasts. From these,
 the calibrated outputs are computed: an anomaly score, a confidence, and intervals. The results of a row depend only on
-its stream, whatever else is in the batch. A row with a result that is not finite leaves its stream unchanged.
+its stream, regardless of the other rows in the batch. A row with a non-finite result leaves its stream unchanged.
 """
 
 # mypy does not know the types of numba's dispatchers.

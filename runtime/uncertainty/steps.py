@@ -285,7 +285,9 @@ class Steps:
 
 def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
     """Clip estimates, forecasts and the ends of their intervals to a range, and set numbers below LEAST to 0."""
-    rows = np.flatnonzero((outputs.std < LEAST).any(axis=1))  # each row for itself, whatever its batch is
+    rows = np.flatnonzero(
+        (outputs.std < LEAST).any(axis=1)
+    )  # each row separately, so that results do not depend on the batch
     for numbers in (outputs.mean, outputs.std, outputs.interval, outputs.moments, outputs.bands) if len(rows) else ():
         numbers[rows] = np.where(np.abs(numbers[rows]) < LEAST, 0.0, numbers[rows])
     if limits == UNLIMITED:

@@ -191,8 +191,8 @@ def _places(numbers, time, step):
 
 @inline_jit
 def _hour_spread(numbers, cells, hour):
-    """Return the spread s at a time of day, interpolated between the middles of two hours. Before both hours have
-    values, return the spread of all rows."""
+    """Return the spread s at the given time of day, interpolated between the middles of two hours. Before both hours
+    have values, return the spread of all rows."""
     low = np.int64(np.floor(hour - 0.5)) % HOURS
     high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
     if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
@@ -210,8 +210,8 @@ def _beside(numbers, k, offset):
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a value with this deviation is within the range of the profile in bin k and its neighbours, up to
-    a tolerance. Return False if the profile is flat or unknown there."""
+    """Return whether a value with the given deviation is within the range of the profile in bin k and its neighbours,
+    up to a tolerance. Return False if the profile is flat or unknown there."""
     if cells[PROFILE + k] == UNSEEN:
         return False
     low, high = np.inf, -np.inf
@@ -228,7 +228,7 @@ def _is_usual_in(numbers, cells, k, y, deviation, spread):
 
 @inline_jit
 def is_usual(numbers, cells, value, change, time, deviation, step):
-    """Return whether a value with this deviation is usual at its time of day, on working days or on weekends."""
+    """Return whether a value with the given deviation is usual at its time of day, on working days or on weekends."""
     k, hour, _ = _places(numbers, time, step)
     is_old = time - numbers[BEGAN] >= LEAST_VISITS * DAY
     if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):

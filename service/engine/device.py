@@ -28,7 +28,7 @@ FEW_NUMBERS = "the model computes each row with a few thousand sequential operat
 
 
 def language_loader(settings: Settings) -> LoadLanguage:
-    """Return the function that loads language bundles with these settings.
+    """Return the function that loads language bundles according to the settings.
 
     The function raises UnsupportedError if the device does not have enough memory, or if the runtime does not support a
     bundle.

@@ -57,7 +57,7 @@ class Models:
 
 
 def find_model(models: Mapping[str, Any], name: str | None, kind: str) -> Any:
-    """Return the model with this name, or the first model if the name is None.
+    """Return the model of the given name, or the first model if the name is None.
 
     Raises:
         NotFound: If there is no such model. The message contains `kind`, the kind of model that was requested.

@@ -1,7 +1,7 @@
 /** Functions that find, create and fill elements. */
 
 /**
- * The element with this id, which must exist.
+ * The element with the given id, which must exist.
  * @param {string} id
  * @returns {any}
  */

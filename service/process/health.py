@@ -88,7 +88,7 @@ async def health_listener(
 
     Args:
         health_status: Function that returns the current health.
-        directory: Directory with the metrics sockets of the processes. If None, /metrics has no metrics.
+        directory: Directory that contains the metrics sockets of the processes. If None, /metrics has no metrics.
 
     Raises:
         OSError: If the port is in use.

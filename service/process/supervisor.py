@@ -172,7 +172,7 @@ class Supervisor:
     # Restarting processes.
 
     async def _keep(self, index: int, directory: Path, reloader: Reloader) -> bool:
-        """Run the process with this index, and restart it when it exits, until the server stops. Return whether the
+        """Run the process of the given index, and restart it when it exits, until the server stops. Return whether the
         last process exited without a failure."""
         failures = restarts = 0
         while True:

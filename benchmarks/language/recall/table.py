@@ -110,7 +110,7 @@ QUICK = RecallPlan(
 
 
 def available(names: Sequence[str]) -> list[Setting]:
-    """Return the settings with these names."""
+    """Return the settings of the given names."""
     by_name = {setting.name: setting for setting in SETTINGS}
     for name in names:
         if name not in by_name:

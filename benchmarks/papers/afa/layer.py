@@ -112,7 +112,7 @@ def _complex_weight(d_out: int, d_in: int) -> Tensor:
 
 
 def _linear(weight: Tensor) -> nn.Linear:
-    """Return a layer with this weight and no bias."""
+    """Return a layer with the given weight and no bias."""
     linear = nn.Linear(weight.shape[1], weight.shape[0])
     with torch.no_grad():
         linear.weight.copy_(weight)

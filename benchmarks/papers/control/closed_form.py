@@ -105,7 +105,7 @@ class Plan(NamedTuple):
         return np.einsum("kap,...kp->...a", np.stack(parts), self.pull)
 
     def control(self, time: float) -> np.ndarray:
-        """Return u `[..., m]` at a time."""
+        """Return u `[..., m]` at the given time."""
         plant, c = self.controller.plant, self.waypoints.outputs
         back = np.linalg.solve(plant.cost, plant.control.T)
         times = self.waypoints.times
@@ -113,7 +113,7 @@ class Plan(NamedTuple):
         return self._sum([move @ c.T for move in moves])
 
     def state(self, time: float) -> np.ndarray:
-        """Return x `[..., n]` at a time under the plan."""
+        """Return x `[..., n]` under the plan at the given time."""
         c = self.waypoints.outputs
         pulled = self._sum([self.controller.response(time, t) @ c.T for t in self.waypoints.times])
         moved: np.ndarray = self.start @ self.controller.move(time).T + pulled

@@ -1,9 +1,9 @@
 """Filter the series of a request with several series. The scheduler sees one job.
 
 Each series has the job of a request with this series alone, but it is not added to the scheduler. Therefore, the
-request has one place in the queue and one time slice at a time, whatever the number of its series. In a time slice,
-several threads filter series. They use several cores, because the kernels release the interpreter lock. A series uses a
-pool slot while a thread filters it, and its reply is sent as a whole when it is complete.
+request has one place in the queue and one time slice at a time, regardless of the number of its series. In a time
+slice, several threads filter series. They use several cores, because the kernels release the interpreter lock. A series
+uses a pool slot while a thread filters it, and its reply is sent as a whole when it is complete.
 """
 
 from __future__ import annotations
