@@ -2,7 +2,7 @@
 
 The confidence of a token is softmax(logits / T)[token] (`rfa.runtime.bundle.token_confidence`). Every second window of
 the validation split is for fitting, so that all its texts contribute. These windows are divided into parts. In each
-mode and part, a temperature minimises the negative log likelihood (NLL; Guo et al. 2017, On Calibration of Modern
+mode and part, a temperature minimises the negative log-likelihood (NLL; Guo et al. 2017, On Calibration of Modern
 Neural Networks). T is their geometric mean, shrunk towards 1 as far as the parts disagree (`pooled_temperature`).
 
 The expected calibration error (ECE) is measured on the other windows, with bins of equal mass, for the most likely

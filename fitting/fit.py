@@ -194,7 +194,7 @@ def _without_pattern(column: Column, times: np.ndarray, days: Days) -> Column:
 
 
 def _validation(column: Column, periods: list[float], limits: Limits) -> float:
-    """Return the log likelihood of the validation part under a model with all candidate seasons."""
+    """Return the log-likelihood of the validation part under a model with all candidate seasons."""
     seasons = tuple((period, max(1, min(limits.harmonics, int(period / 2)))) for period in periods)
     structure = Structure(seasons=seasons, relaxations=min(1, limits.free_modes))
     return fit_structure(column, structure, limits).validation

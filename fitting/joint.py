@@ -179,7 +179,7 @@ def _condition(count, w, state, work):
 
 @compiled_jit
 def _joint_scan(y, step, system, robust):
-    """Return the log likelihood of each row, `[N]`."""
+    """Return the log-likelihood of each row, `[N]`."""
     length, p = y.shape
     n = len(system.prior)
     found, columns = np.zeros(length), np.zeros(p, np.int64)
@@ -209,7 +209,7 @@ def joint_log_likelihood(
     robust: Robust,
     skip: int,
 ) -> float:
-    """Return the log likelihood of the rows from index `skip` on, in the units of the data.
+    """Return the log-likelihood of the rows from index `skip` on, in the units of the data.
 
     Args:
         columns, fits: Columns with equal times, and their fits.

@@ -4,7 +4,7 @@ The likelihood is that of the linear filter, with capped Student-t weights and a
 degrees of freedom nu and the contamination are fitted too, so that outliers do not bias the noise parameters. The
 optimiser is L-BFGS on the raw parameters with exact gradients. Modes are added one kind at a time. Each fit starts from
 the best parameters so far, and a new cycle starts at the strongest frequency of the innovations. A mode is kept if it
-increases the validation log likelihood by more than `MIN_GAIN`. The chosen modes are then fitted further while this
+increases the validation log-likelihood by more than `MIN_GAIN`. The chosen modes are then fitted further while this
 likelihood increases. Standard errors are computed from the inverse observed information.
 """
 
@@ -27,7 +27,7 @@ from rfa.fitting.structural_model import Standing, Structure, constrain, paramet
 MIN_GAIN = 2.0
 # Maximum number of additional fits of the chosen modes.
 MORE_FITS = 4
-# A fit stops when the mean log likelihood changes by less than this relative amount.
+# A fit stops when the mean log-likelihood changes by less than this relative amount.
 TOLERANCE = 1e-8
 
 # Called after every fit with a progress message and the completed fraction of a column's work.
@@ -85,7 +85,7 @@ class Fit:
     Attributes:
         structure: Structure of the model.
         raw: Raw parameters, which `constrain` maps to the parameters of the model.
-        train, validation: Log likelihoods of the training and the validation part.
+        train, validation: Log-likelihoods of the training and the validation part.
         seconds: Duration of the search.
         errors: Standard errors by parameter. None if the data do not determine the parameter, or if it is at a bound.
         tried: Structures that the search tried, as JSON types.
@@ -162,7 +162,7 @@ MOST_SIZE, LEAST_SPREAD = 1e12, 1e-60
 
 
 class Likelihood:
-    """Computes the log likelihood of a column under a structure, as a function of the raw parameters."""
+    """Computes the log-likelihood of a column under a structure, as a function of the raw parameters."""
 
     def __init__(self, column: Column, structure: Structure, inner: int) -> None:
         self.column, self.structure, self.inner = column, structure, inner
@@ -176,7 +176,7 @@ class Likelihood:
         return scan_series(y, step, self.system.tables(raw), self.system.measurement(raw, self.inner))
 
     def loss(self, raw: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the mean negative log likelihood of the training part, and its gradient."""
+        """Return the mean negative log-likelihood of the training part, and its gradient."""
         y, step = self.column.y[: self.column.fitted], self.column.step[: self.column.fitted]
         tables = self.system.tables(raw)
         found = gradient(y, step, tables, self.system.measurement(raw, self.inner), self.system.turning)

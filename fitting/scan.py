@@ -79,7 +79,7 @@ class Scan(NamedTuple):
     """Results of the filter for each value, `[N]` each.
 
     Attributes:
-        log_likelihood: Log likelihood. It is 0 for missing values.
+        log_likelihood: Log-likelihood. It is 0 for missing values.
         innovation, total: Innovation e and its variance S.
         weight: Robust weight w.
     """
@@ -91,7 +91,7 @@ class Scan(NamedTuple):
 
 
 class Gradient(NamedTuple):
-    """The sum of the log likelihoods, and its derivatives.
+    """The sum of the log-likelihoods, and its derivatives.
 
     Attributes:
         tables: Derivatives with respect to `Tables`. The derivatives with respect to the sensor are only those of the
@@ -168,7 +168,7 @@ def _first(prior, prior_cross, mean, covariance):
 
 @compiled_jit
 def _observe(mean, covariance, sensor, y, measurement, h, outputs):
-    """Compute h = P c and the outputs of a row: log likelihood, e, S, w and W."""
+    """Compute h = P c and the outputs of a row: log-likelihood, e, S, w and W."""
     offset, r, robust = measurement
     a, contamination, k, inner = robust
     n = len(mean)
@@ -350,7 +350,7 @@ def scan_series(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Me
 
 
 def gradient(y: np.ndarray, step: np.ndarray, tables: Tables, measurement: Measurement, turning: int = 0) -> Gradient:
-    """Return the log likelihood of a series and its derivatives.
+    """Return the log-likelihood of a series and its derivatives.
 
     Args:
         y, step, tables, measurement: See `scan_series`.

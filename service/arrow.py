@@ -56,8 +56,8 @@ BY_PARAMETER: Final = {
     "schema": {"type": "string"},
     "example": "sensor",
     "description": (
-        "names of the key columns of an Arrow stream, separated by commas. Rows with the same keys belong to the same "
-        "series. Keys are texts, integers, booleans or dates"
+        "Names of the key columns of an Arrow stream, separated by commas. Rows with the same keys belong to the same "
+        "series. Keys are texts, integers, booleans or dates."
     ),
 }
 NUMBER_BYTES: Final = 8

@@ -31,7 +31,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     replicas: int = Field(default=2, ge=1)
-    cores: float = Field(default=1.0, gt=0, description="number of cores that Ray reserves for each replica")
+    cores: float = Field(default=1.0, gt=0, description="Number of cores that Ray reserves for each replica.")
 
 
 def shared_settings() -> Settings:

@@ -21,25 +21,25 @@ from rfa.service.schemas.base import Reply, says
 class ErrorBody(Reply):
     """Description of an error."""
 
-    message: Annotated[str, says("description of the error, which names the field and says what was expected")]
-    type: Annotated[str, says("class of the error, which determines the HTTP status")]
-    param: Annotated[str | None, says("path of the request field that caused the error; null if there is none")]
-    code: Annotated[str, says("precise reason for the error, as an identifier")]
+    message: Annotated[str, says("Description of the error, which names the field and says what was expected.")]
+    type: Annotated[str, says("Class of the error, which determines the HTTP status.")]
+    param: Annotated[str | None, says("Path of the request field that caused the error; null if there is none.")]
+    code: Annotated[str, says("Precise reason for the error, as an identifier.")]
 
 
 @dataclass(frozen=True)
 class ErrorReply(Reply):
     """JSON format of errors, which is also used in streams."""
 
-    error: Annotated[ErrorBody, says("description of the error and of its cause")]
+    error: Annotated[ErrorBody, says("Description of the error and of its cause.")]
 
 
 @dataclass(frozen=True)
 class RowErrorReply(ErrorReply):
     """Reply of a stream to a rejected row. The state is not changed, and the stream continues."""
 
-    index: Annotated[int, says("position of the row in this request or stream, counted from 0")]
-    t: Annotated[float | None, says("time of the row; null if the row has no valid time")]
+    index: Annotated[int, says("Position of the row in this request or stream, counted from 0.")]
+    t: Annotated[float | None, says("Time of the row; null if the row has no valid time.")]
 
 
 class ServiceError(Exception):

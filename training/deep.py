@@ -1,7 +1,7 @@
 """Train a deep filter. The nominal filter is trained first. Then the head is trained in both modes, so that both modes
 share one set of weights.
 
-The loss is the negative one-step predictive log likelihood of noisy measurements. Outliers and gaps are added to the
+The loss is the negative one-step predictive log-likelihood of noisy measurements. Outliers and gaps are added to the
 inputs.
 """
 
@@ -241,7 +241,7 @@ def _normalise(model: DeepFilter, batch: Batch) -> None:
 def _loss(
     model: DeepFilter, y: Tensor, present: Tensor, times: Tensor, *, with_blocks: bool
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return the loss of the current phase, and the negative log likelihood per component of the nominal filter and, if
+    """Return the loss of the current phase, and the negative log-likelihood per component of the nominal filter and, if
     `with_blocks`, of the head in both modes.
 
     The loss is that of the nominal filter or, if `with_blocks`, the mean over both modes of the head.

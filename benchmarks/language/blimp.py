@@ -28,7 +28,7 @@ SUMMARY = Path("raw_results") / "summary" / "models_summary.jsonl"
 
 
 def log_likelihood(model: Language, sentence: str) -> float:
-    """Return the log likelihood in nats of a sentence after a line break, in recurrent mode."""
+    """Return the log-likelihood in nats of a sentence after a line break, in recurrent mode."""
     tokens = model.vocabulary.encode(f"\n{sentence}")
     context = cast(SlotContext, model.start("recurrent"))
     try:

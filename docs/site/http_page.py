@@ -38,8 +38,8 @@ def _responses(responses: dict[str, Any]) -> str:
 def _operation(method: str, path: str, operation: dict[str, Any]) -> str:
     parts = [f"### {method.upper()} {path}\n", operation.get("description", "") + "\n"]
     for parameter in operation.get("parameters", ()):
-        description = f"; {parameter['description']}" if "description" in parameter else ""
-        parts.append(f"`{parameter['name']}` in the {parameter['in']}: {type_of(parameter['schema'])}{description}.\n")
+        description = f". {parameter['description']}" if "description" in parameter else "."
+        parts.append(f"`{parameter['name']}` in the {parameter['in']}: {type_of(parameter['schema'])}{description}\n")
     if "requestBody" in operation:
         bodies = operation["requestBody"]["content"]
         parts.append(

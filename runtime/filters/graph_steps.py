@@ -33,7 +33,7 @@ Array = np.ndarray
 ROW_COUNTS = (16, 32, 64, 128, 256)
 # From this horizon on, rows are forecast one by one and without padding, because each fills the vectors.
 LONG_HORIZON = 16
-# Logarithm of the smallest float32. It replaces the log likelihood of an extreme outlier, whose likelihood underflows
+# Logarithm of the smallest float32. It replaces the log-likelihood of an extreme outlier, whose likelihood underflows
 # to 0 in the graph.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
 # Squares of accepted numbers may exceed the range of float32. The noise of the observation is then multiplied by the

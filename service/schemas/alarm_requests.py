@@ -38,24 +38,24 @@ class AlarmRequest(Request):
         OneOf(RATE_FORM),
     ] = Field(
         description=(
-            "requested alarm rate: a fraction of the observations, such as 0.001, or a number per second, minute, "
-            'hour, day, week or month (30.44 days), such as "1/day". A rate per unit of time requires times in seconds'
+            "Requested alarm rate: a fraction of the observations, such as 0.001, or a number per second, minute, "
+            'hour, day, week or month (30.44 days), such as "1/day". A rate per unit of time requires times in seconds.'
         )
     )
     direction: Direction = Field(
-        default="both", description="direction of the deviations from the forecast that may raise an alarm"
+        default="both", description="Direction of the deviations from the forecast that may raise an alarm."
     )
     min_deviation: float = Field(
         default=0.0,
         ge=0,
         le=LARGEST_OBSERVATION,
-        description="minimum distance between the observed value and the forecast for an alarm",
+        description="Minimum distance between the observed value and the forecast for an alarm.",
     )
     range: Annotated[list[Limit | None], Field(min_length=2, max_length=2)] | None = Field(
         default=None,
         description=(
-            "lowest and highest ordinary value; null means no limit. Every value outside this range raises an alarm. "
-            "This cannot be combined with `input`"
+            "Lowest and highest ordinary value; null means no limit. Every value outside this range raises an alarm. "
+            "This cannot be combined with `input`."
         ),
     )
     quiet: int = Field(
@@ -63,8 +63,8 @@ class AlarmRequest(Request):
         ge=0,
         le=MOST_QUIET,
         description=(
-            "number of observations after an alarm during which only a much rarer observation raises another alarm: "
-            "the logarithm of its tail probability must be more than 1.1 times that of the last alarm"
+            "Number of observations after an alarm during which only a much rarer observation raises another alarm: "
+            "the logarithm of its tail probability must be more than 1.1 times that of the last alarm."
         ),
     )
 
@@ -73,19 +73,19 @@ class AlarmRequest(Request):
         min_length=1,
         max_length=4,
         description=(
-            "rules that may raise an alarm. The requested rate is divided among them. `value` reports unusual values, "
+            "Rules that may raise an alarm. The requested rate is divided among them. `value` reports unusual values, "
             "`stretch` a level or spread that has changed for some time, and `standstill` a value that no longer "
             "changes. `gap` reports a long time without values, at the next observation. If `direction` or "
-            "`min_deviation` is set, `standstill` and `gap` raise no alarms"
+            "`min_deviation` is set, `standstill` and `gap` raise no alarms."
         ),
     )
     mute: list[str | Annotated[list[Moment], Field(min_length=2, max_length=2)]] = Field(
         default=[],
         max_length=MOST_WINDOWS,
         description=(
-            "maintenance windows in the time zone `tz` of the request. Observations inside them count as missing. "
+            "Maintenance windows in the time zone `tz` of the request. Observations inside them count as missing. "
             "Examples: `sat 22:00-23:30`, `mon-fri 02:00-03:00`, `daily 03:00-03:10`, "
-            "`2026-03-01T22:00/2026-03-02T01:00`, or a pair of times"
+            "`2026-03-01T22:00/2026-03-02T01:00`, or a pair of times."
         ),
     )
 
@@ -103,4 +103,4 @@ class AlarmRequest(Request):
         return alarm_of(self.model_dump(), tz)
 
 
-Alarms = Annotated[AlarmRequest | None, Field(description="options for alarms; null disables alarms")]
+Alarms = Annotated[AlarmRequest | None, Field(description="Options for alarms; null disables alarms.")]

@@ -48,19 +48,19 @@ Text = Annotated[str, Field(max_length=2_000_000)]
 class TextPart(Request):
     """Part of a message that contains text."""
 
-    type: Literal["text"] = Field(description="type of the part, which is always `text`")
-    text: Text = Field(description="text of this part of the message")
+    type: Literal["text"] = Field(description="Type of the part, which is always `text`.")
+    text: Text = Field(description="Text of this part of the message.")
 
 
 class ChatMessage(Request):
     """Message of a dialogue."""
 
-    role: Literal["system", "developer", "user", "assistant"] = Field(description="role of the author of the message")
+    role: Literal["system", "developer", "user", "assistant"] = Field(description="Role of the author of the message.")
     content: Annotated[
         Text | Annotated[list[TextPart], Field(max_length=64, fail_fast=True)],
         OneOf("a string or a list of text parts"),
-    ] = Field(description="content of the message")
-    name: str | None = Field(default=None, max_length=64, description="accepted for compatibility and ignored")
+    ] = Field(description="Content of the message.")
+    name: str | None = Field(default=None, max_length=64, description="Accepted for compatibility and ignored.")
 
     @property
     def text(self) -> str:
@@ -78,32 +78,32 @@ class ChatRequest(SamplingFields):
     )
 
     messages: list[ChatMessage] = Field(
-        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="messages of the dialogue, oldest first"
+        min_length=1, max_length=MAX_MESSAGES, fail_fast=True, description="Messages of the dialogue, oldest first."
     )
     model: LanguageModelName = None
-    max_tokens: TokenCount | None = Field(default=None, description="alternative name of `max_completion_tokens`")
+    max_tokens: TokenCount | None = Field(default=None, description="Alternative name of `max_completion_tokens`.")
     max_completion_tokens: TokenCount | None = Field(
         default=None,
         description=(
-            "maximum number of generated tokens. The default is the value of `max_tokens`, or 128 if both are null"
+            "Maximum number of generated tokens. The default is the value of `max_tokens`, or 128 if both are null."
         ),
     )
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
     top_k: TopK = None
-    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="number of messages to generate")
+    n: Annotated[int, NullIs(1)] = Field(default=1, ge=1, le=16, description="Number of messages to generate.")
     stop: StopChoice = Field(
-        default=None, description="strings that end the text. The text also ends before the next message of the user"
+        default=None, description="Strings that end the text. The text also ends before the next message of the user."
     )
-    seed: Seed | None = Field(default=None, description="random seed; if null, it is chosen at random")
+    seed: Seed | None = Field(default=None, description="Random seed; if null, it is chosen at random.")
     logprobs: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to return the tokens with their log probabilities"
+        default=False, description="Whether to return the tokens with their log probabilities."
     )
     top_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=5,
-        description="number of alternatives to return for each token. This requires `logprobs`",
+        description="Number of alternatives to return for each token. This requires `logprobs`.",
     )
     stream: Stream = False
     stream_options: StreamChoices = None
@@ -144,44 +144,44 @@ class ChatRequest(SamplingFields):
 class ChatTopToken(Reply):
     """One of the most probable tokens at a position."""
 
-    token: Annotated[str, says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
+    token: Annotated[str, says("Text of the token, or `bytes:\\x..` if its bytes are not complete characters.")]
     logprob: Logprob
-    bytes: Annotated[list[int], says("bytes of the token")]
+    bytes: Annotated[list[int], says("Bytes of the token.")]
 
 
 @dataclass
 class ChatToken(ChatTopToken):
     """A generated token with its log probability and confidence."""
 
-    confidence: Annotated[float, says(CONFIDENCE)]
-    top_logprobs: Annotated[list[ChatTopToken], says("most probable tokens at this position")]
+    confidence: Annotated[float, says(f"{CONFIDENCE}.")]
+    top_logprobs: Annotated[list[ChatTopToken], says("Most probable tokens at this position.")]
 
 
 @dataclass
 class ChatLogprobs(Reply):
     """Log probabilities of the tokens of a message or chunk."""
 
-    content: Annotated[Many[ChatToken], says("list of the tokens with their log probabilities")]
+    content: Annotated[Many[ChatToken], says("List of the tokens with their log probabilities.")]
 
 
 @dataclass
 class AssistantMessage(Reply):
     """The generated message."""
 
-    role: Annotated[Literal["assistant"], says("role of the author, which is always `assistant`")]
-    content: Annotated[str, says("text of the message")]
+    role: Annotated[Literal["assistant"], says("Role of the author, which is always `assistant`.")]
+    content: Annotated[str, says("Text of the message.")]
 
 
 @dataclass
 class AssistantDelta(Reply):
     """Next part of the generated message."""
 
-    role: Annotated[Literal["assistant"] | None, says("role of the author; sent only in the first chunk")]
+    role: Annotated[Literal["assistant"] | None, says("Role of the author; sent only in the first chunk.")]
     content: NextText
 
 
-Index = Annotated[int, says("index of the choice, counted from 0")]
-Logprobs = Annotated[ChatLogprobs | None, says("log probabilities of the tokens; null unless requested")]
+Index = Annotated[int, says("Index of the choice, counted from 0.")]
+Logprobs = Annotated[ChatLogprobs | None, says("Log probabilities of the tokens; null unless requested.")]
 
 
 @dataclass
@@ -189,7 +189,7 @@ class ChatChoice(Reply):
     """One of the `n` generated messages."""
 
     index: Index
-    message: Annotated[AssistantMessage, says("generated message")]
+    message: Annotated[AssistantMessage, says("Generated message.")]
     logprobs: Logprobs
     finish_reason: OpenAIReason
     ended_by: EndedBy
@@ -201,7 +201,7 @@ class ChatChunkChoice(Reply):
     """Next part of one of the generated messages."""
 
     index: Index
-    delta: Annotated[AssistantDelta, says("next part of the message")]
+    delta: Annotated[AssistantDelta, says("Next part of the message.")]
     logprobs: Logprobs
     finish_reason: ChunkReason
     ended_by: ChunkEndedBy
@@ -212,7 +212,7 @@ class ChatChunkChoice(Reply):
 class ChatHead(OpenAIHead):
     """Fields of all replies and chunks."""
 
-    object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("type of the object")]
+    object: Annotated[Literal["chat.completion", "chat.completion.chunk"], says("Type of the object.")]
 
 
 @dataclass
@@ -220,7 +220,7 @@ class ChatCompletion(ChatHead):
     """Reply with all generated messages for a dialogue."""
 
     choices: Annotated[list[ChatChoice], ALL_CHOICES]
-    usage: Annotated[CompletionUsage, says("numbers of tokens in the prompt and in the generated messages")]
+    usage: Annotated[CompletionUsage, says("Numbers of tokens in the prompt and in the generated messages.")]
 
 
 @dataclass

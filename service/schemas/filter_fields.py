@@ -44,13 +44,13 @@ ColumnName = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00
 Input = Annotated[list[Component], Field(min_length=1, max_length=MOST_COMPONENTS)]
 INPUT = (
     "control input since the previous observation, with one number per state component and unit of time. It requires a "
-    "linear filter with up to 16 state components. Forecasts assume that the last input continues"
+    "linear filter with up to 16 state components. Forecasts assume that the last input continues."
 )
 COVARIATES = (
     "values of columns that are known in advance, such as a price, a promotion or a holiday (0 or 1); null means "
-    "unknown. Only `default` and `series` use them, and only if they have improved the forecasts so far"
+    "unknown. Only `default` and `series` use them, and only if they have improved the forecasts so far."
 )
-BIAS = "offset of the measurement, with one number per component, which is subtracted from the observation"
+BIAS = "offset of the measurement, with one number per component, which is subtracted from the observation."
 # Fields that have a value for each row.
 ROW_FIELDS = {
     "times": Time, "observations": Observation | None, "noise": NoiseScale | None, "input": Input | None,
@@ -63,7 +63,7 @@ Levels = Annotated[
     Field(
         max_length=MOST_LEVELS,
         fail_fast=True,
-        description="levels of the intervals, such as 0.9; null selects the levels for which the model is calibrated",
+        description="Levels of the intervals, such as 0.9; null selects the levels for which the model is calibrated.",
     ),
 ]
 Horizons = Annotated[
@@ -71,7 +71,7 @@ Horizons = Annotated[
     Field(
         max_length=MOST_HORIZONS,
         fail_fast=True,
-        description="horizons of the forecasts after each observation, in units of the times",
+        description="Horizons of the forecasts after each observation, in units of the times.",
     ),
 ]
 StepField = Literal[
@@ -84,8 +84,8 @@ StepFields = Annotated[
         min_length=1,
         max_length=14,
         description=(
-            "fields to return for each step, in addition to `index` and `t`; null selects all fields except "
-            "`weights`. Requests with fewer fields are faster"
+            "Fields to return for each step, in addition to `index` and `t`; null selects all fields except "
+            "`weights`. Requests with fewer fields are faster."
         ),
     ),
 ]
@@ -93,9 +93,9 @@ FilterModel = Annotated[
     ModelName | None,
     Field(
         description=(
-            "name of the model. null selects `default`, which combines the forecasts of the network `series` with "
-            "simple ones, or `auto` if the server has no such network. `auto-joint` uses the correlation between the "
-            "columns"
+            "Name of the model. If it is null, `default` is used, which combines the forecasts of the network `series` "
+            "with simple ones, or `auto` if the server has no such network. `auto-joint` uses the correlation between "
+            "the columns."
         )
     ),
 ]
@@ -103,8 +103,8 @@ ValueRange = Annotated[
     Annotated[list[Component | None], Field(min_length=2, max_length=2)] | None,
     Field(
         description=(
-            "lowest and highest possible value; null means no limit. Estimates, forecasts, bounds and samples are "
-            "always inside this range. For alarms about values outside a range, use `alarm.range`"
+            "Lowest and highest possible value; null means no limit. Estimates, forecasts, bounds and samples are "
+            "always inside this range. For alarms about values outside a range, use `alarm.range`."
         )
     ),
 ]
@@ -112,13 +112,13 @@ System = Annotated[
     SystemRequest | None,
     Field(
         description=(
-            "linear system with which to filter, instead of a `model`. A state can only be continued with the same "
-            "system"
+            "Linear system with which to filter, instead of a `model`. A state can only be continued with the same "
+            "system."
         )
     ),
 ]
 Samples = Annotated[
-    int, Field(ge=0, le=MOST_SAMPLES, description="number of samples to return from the posterior of each step")
+    int, Field(ge=0, le=MOST_SAMPLES, description="Number of samples to return from the posterior of each step.")
 ]
 PassesChoice = Annotated[
     int | None,
@@ -126,8 +126,8 @@ PassesChoice = Annotated[
         ge=1,
         le=64,
         description=(
-            "number K of reweighting passes per observation. Each pass updates the robust weight of the observation. "
-            "The default is the largest number that the model supports (see `passes` in /info)"
+            "Number K of reweighting passes per observation. Each pass updates the robust weight of the observation. "
+            "The default is the largest number that the model supports (see `passes` in /info)."
         ),
     ),
 ]
@@ -144,9 +144,9 @@ Zone = Annotated[
     Field(
         max_length=64,
         description=(
-            "time zone, such as Europe/Berlin. The model `default` uses it to compute local days and weeks, including "
+            "Time zone, such as Europe/Berlin. The model `default` uses it to compute local days and weeks, including "
             "changes of daylight saving time. Times must be seconds since 1970. A request that continues a stream "
-            "must contain the time zone again"
+            "must contain the time zone again."
         ),
     ),
 ]

@@ -61,7 +61,7 @@ class FilterSeries(Request):
     times: Times | None = Field(
         default=None,
         description=(
-            "times of the observations in the time unit of the model, which must not decrease; null means 0, 1, 2, …"
+            "Times of the observations in the time unit of the model, which must not decrease; null means 0, 1, 2, …."
         ),
     )
     observations: list[Observation | None] | None = Field(
@@ -70,9 +70,9 @@ class FilterSeries(Request):
         max_length=MAX_ITEMS,
         fail_fast=True,
         description=(
-            "observations, one list of numbers per row. The maximum number of rows is `max_observations` in the reply "
+            "Observations, one list of numbers per row. The maximum number of rows is `max_observations` in the reply "
             "of /info. A null row is a missing observation, and a null number is a missing component. Set either this "
-            "field or `values`"
+            "field or `values`."
         ),
     )
     values: NamedColumns | None = Field(
@@ -80,35 +80,35 @@ class FilterSeries(Request):
         min_length=1,
         max_length=MOST_COMPONENTS,
         description=(
-            "observations as columns by name, in the order of the components of the model; null marks a missing value. "
-            f"A list of numbers is one column named {ONLY_COLUMN}. The reply also contains columns"
+            "Observations as columns by name, in the order of the components of the model; null marks a missing value. "
+            f"A list of numbers is one column named {ONLY_COLUMN}. The reply also contains columns."
         ),
     )
     noise: list[NoiseScale | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description="scale of the measurement noise, with one number per observation; null means 1",
+        description="Scale of the measurement noise, with one number per observation; null means 1.",
     )
     input: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"list with one entry per observation, where null means no input. An entry is the {INPUT}",
+        description=f"List with one entry per observation, where null means no input. An entry is the {INPUT}.",
     )
     bias: list[Input | None] | None = Field(
         default=None,
         max_length=MAX_ITEMS,
         fail_fast=True,
-        description=f"list with one entry per observation, where null means no offset. An entry is the {BIAS}",
+        description=f"List with one entry per observation, where null means no offset. An entry is the {BIAS}.",
     )
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
         description=(
-            f"{COVARIATES}. Each column has one value per observation, followed by future values at the usual time "
-            f"step: at least one for each row of `ahead`, and at most {MAX_AHEAD}"
+            f"The {COVARIATES} Each column has one value per observation, followed by future values at the usual time "
+            f"step: at least one for each row of `ahead`, and at most {MAX_AHEAD}."
         ),
     )
     system: System = None
@@ -144,10 +144,10 @@ class FilterRequest(FilterSeries):
         default=None,
         min_length=1,
         description=(
-            "several series by name. The limits on their number and on the total number of observations are "
+            "Several series by name. The limits on their number and on the total number of observations are "
             "`max_series` and `max_series_observations` in the reply of /info. The other fields of the request apply "
             "to each series. The reply for each series is that of a request with this series alone. If a series fails, "
-            "its reply is an error, and the other series are not affected"
+            "its reply is an error, and the other series are not affected."
         ),
     )
     levels: Levels = None
@@ -157,10 +157,10 @@ class FilterRequest(FilterSeries):
         ge=0,
         le=MAX_AHEAD,
         description=(
-            "number of rows to forecast after the last observation, at the usual time step. This requires `values`, "
+            "Number of rows to forecast after the last observation, at the usual time step. This requires `values`, "
             "and the reply contains the forecasts in `ahead`. If a series is sent in several requests, its intervals "
-            "are those of a single request only if all requests have the same `ahead`. null means "
-            f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, and 0 otherwise"
+            "are those of a single request only if all requests have the same `ahead`. The default is "
+            f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, and 0 otherwise."
         ),
     )
     samples: Samples = 0
@@ -173,25 +173,25 @@ class FilterRequest(FilterSeries):
     mode: Mode = Field(
         default="recurrent",
         description=(
-            "mode of the model. `attention` computes each step from all earlier observations of the request; "
-            "`recurrent` updates a state of constant size"
+            "Mode of the model. `attention` computes each step from all earlier observations of the request; "
+            "`recurrent` updates a state of constant size."
         ),
     )
     smooth: bool = Field(
-        default=False, description="whether to also return smoothed states, which use all observations"
+        default=False, description="Whether to also return smoothed states, which use all observations."
     )
     deadline_ms: Milliseconds | None = Field(
         default=None,
         description=(
-            "time limit in milliseconds. After this time, the reply ends with the observations that were processed, "
-            'and finish_reason is "deadline"'
+            "Time limit in milliseconds. After this time, the reply ends with the observations that were processed, "
+            'and finish_reason is "deadline".'
         ),
     )
     stream: bool = Field(
         default=False,
         description=(
-            "whether to send each step as soon as it is final. For a late or invalid observation, an error is sent, "
-            "and the stream continues"
+            "Whether to send each step as soon as it is final. For a late or invalid observation, an error is sent, "
+            "and the stream continues."
         ),
     )
     late: Late = None

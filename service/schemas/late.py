@@ -16,8 +16,8 @@ class LateRequest(Request):
 
     window: Annotated[float, Field(gt=0, le=LARGEST_HORIZON)] | Annotated[str, Field(max_length=32)] = Field(
         description=(
-            "maximum time by which an observation may be older than the newest one, in units of the times, or as a "
-            'duration such as "5min" if the times are seconds. At most 512 observations are stored'
+            "Maximum time by which an observation may be older than the newest one, in units of the times, or as a "
+            'duration such as "5min" if the times are seconds. At most 512 observations are stored.'
         )
     )
 
@@ -40,9 +40,9 @@ Late = Annotated[
     LateRequest | None,
     Field(
         description=(
-            "options for observations that arrive late in a stream. Their steps contain `late` and `recomputed`. If an "
+            "Options for observations that arrive late in a stream. Their steps contain `late` and `recomputed`. If an "
             "observation and its time are equal to those of another one in the window, it is rejected. The state "
-            "contains the window. If this field is null, late observations are rejected"
+            "contains the window. If this field is null, late observations are rejected."
         )
     ),
 ]

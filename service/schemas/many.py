@@ -10,18 +10,18 @@ from rfa.service.errors import ErrorBody, ErrorReply
 from rfa.service.schemas.base import Reply, says
 from rfa.service.schemas.filter_replies import Done, FilterColumns, FilterReply, FilterTimings
 
-Name = Annotated[str, says("name of the series, as in the request")]
+Name = Annotated[str, says("Name of the series, as in the request.")]
 
 
 @dataclass
 class ManySummary(Reply):
     """Results for all series together."""
 
-    model: Annotated[str, says("name of the model that computed the results")]
-    count: Annotated[int, says("number of series in the request")]
-    failed: Annotated[int, says("number of series that failed with an error")]
-    observations: Annotated[int, says("number of processed observations in all series together")]
-    timings: Annotated[FilterTimings, says("durations of the phases of the whole request")]
+    model: Annotated[str, says("Name of the model that computed the results.")]
+    count: Annotated[int, says("Number of series in the request.")]
+    failed: Annotated[int, says("Number of series that failed with an error.")]
+    observations: Annotated[int, says("Number of processed observations in all series together.")]
+    timings: Annotated[FilterTimings, says("Durations of the phases of the whole request.")]
 
 
 @dataclass
@@ -31,7 +31,7 @@ class FilterManyReply(ManySummary):
     series: Annotated[
         dict[str, FilterReply | FilterColumns | ErrorReply],
         says(
-            "replies by the name of the series: steps, columns or an error, in the order in which they were completed"
+            "Replies by the name of the series: steps, columns or an error, in the order in which they were completed."
         ),
     ]
 
@@ -55,7 +55,7 @@ class SeriesError(Reply):
     """Line of a streamed reply to several series, for a series that failed. The other series are not affected."""
 
     series: Name
-    error: Annotated[ErrorBody, says("description of the error and of its cause")]
+    error: Annotated[ErrorBody, says("Description of the error and of its cause.")]
 
 
 @dataclass

@@ -19,7 +19,7 @@ class MergeRequest(Request):
     """States of several streams to merge. The streams must observe the same system with the same filter."""
 
     model: ModelName | None = Field(
-        default=None, description="name of the model; null selects the first filter bundle of the server"
+        default=None, description="Name of the model; null selects the first filter bundle of the server."
     )
     system: System = None
     states: list[StateReference] = Field(
@@ -27,26 +27,26 @@ class MergeRequest(Request):
         max_length=MAX_MERGED,
         fail_fast=True,
         description=(
-            "states to merge. Each is the `state` of a reply, `session:NAME` or `session:NAME@STEP`. Sessions are not "
-            "changed"
+            "States to merge. Each is the `state` of a reply, `session:NAME` or `session:NAME@STEP`. Sessions are not "
+            "changed."
         ),
     )
     method: MergeMethod = Field(
         default="covariance_intersection",
         description=(
-            "method with which the states are merged. `precision` adds the precisions, which requires that the states "
+            "Method with which the states are merged. `precision` adds the precisions, which requires that the states "
             "are independent given `prior`. `covariance_intersection` is never overconfident, even if the states share "
-            "information"
+            "information."
         ),
     )
     prior: StateReference | None = Field(
         default=None,
         description=(
-            "earlier state from which all states continue. The method `precision` counts its information only once"
+            "Earlier state from which all states continue. The method `precision` counts its information only once."
         ),
     )
     t: Time | None = Field(
-        default=None, description="time of the merged state; null selects the latest time of the states"
+        default=None, description="Time of the merged state; null selects the latest time of the states."
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)

@@ -49,21 +49,23 @@ LanguageModelName = Annotated[
 ]
 Temperature = Annotated[
     float,
-    Field(ge=0, le=100, description="sampling temperature; 0 always selects the most probable token"),
+    Field(ge=0, le=100, description="Sampling temperature; 0 always selects the most probable token."),
     NullIs(1.0),
 ]
 TopP = Annotated[Share, NullIs(1.0), Field(description=TOP_P)]
 TopK = Annotated[
     int | None,
-    Field(ge=-1, le=1_000_000, description="sample only from the k most probable tokens; null, 0 and -1 mean no limit"),
+    Field(
+        ge=-1, le=1_000_000, description="Sample only from the k most probable tokens; null, 0 and -1 mean no limit."
+    ),
 ]
 Stream = Annotated[
-    bool, NullIs(False), Field(description="whether to send each part of the text as soon as it is generated")
+    bool, NullIs(False), Field(description="Whether to send each part of the text as soon as it is generated.")
 ]
-User = Annotated[str | None, Field(max_length=512, description="accepted for compatibility and ignored")]
+User = Annotated[str | None, Field(max_length=512, description="Accepted for compatibility and ignored.")]
 Deadline = Annotated[
     Milliseconds | None,
-    Field(description='time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline"'),
+    Field(description='Time limit in milliseconds. Texts that are not complete by then end with ended_by "deadline".'),
 ]
 
 
@@ -71,17 +73,17 @@ class StreamOptions(Request):
     """Options of a streamed reply."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to send the numbers of tokens in an additional last chunk without choices"
+        default=False, description="Whether to send the numbers of tokens in an additional last chunk without choices."
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
         default=False,
-        description="whether to send the current numbers of tokens in each chunk. This requires `include_usage`",
+        description="Whether to send the current numbers of tokens in each chunk. This requires `include_usage`.",
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
 StreamChoices = Annotated[
-    StreamOptions | None, Field(description="options of a streamed reply. This requires `stream`")
+    StreamOptions | None, Field(description="Options of a streamed reply. This requires `stream`.")
 ]
 
 
@@ -99,48 +101,48 @@ class CompletionRequest(SamplingFields):
 
     model: LanguageModelName = None
     prompt: Annotated[Prompts | None, ONE_OF_PROMPTS] = Field(
-        description="one prompt or several prompts, as texts or lists of token ids; null means the empty text"
+        description="One prompt or several prompts, as texts or lists of token ids; null means the empty text."
     )
     max_tokens: Annotated[int, NullIs(16)] = Field(
         default=16,
         ge=0,
         le=1_000_000,
-        description="maximum number of generated tokens; 0 processes the prompt without generating text",
+        description="Maximum number of generated tokens; 0 processes the prompt without generating text.",
     )
     temperature: Temperature = 1.0
     top_p: TopP = 1.0
     n: Annotated[int, NullIs(1)] = Field(
-        default=1, ge=1, le=16, description="number of choices to generate for each prompt"
+        default=1, ge=1, le=16, description="Number of choices to generate for each prompt."
     )
     best_of: int | None = Field(
         default=None,
         ge=1,
         le=16,
-        description="accepted for compatibility; must be null or equal to `n`, because all choices are returned",
+        description="Accepted for compatibility; must be null or equal to `n`, because all choices are returned.",
     )
-    stop: StopChoice = Field(default=None, description="strings that end the text")
+    stop: StopChoice = Field(default=None, description="Strings that end the text.")
     seed: Seed | None = Field(
-        default=None, description="random seed of all choices; if null, a seed is chosen at random for each prompt"
+        default=None, description="Random seed of all choices; if null, a seed is chosen at random for each prompt."
     )
     logprobs: int | None = Field(
         default=None,
         ge=0,
         le=5,
-        description="number of alternatives to return for each token, in addition to the token",
+        description="Number of alternatives to return for each token, in addition to the token.",
     )
     return_tokens_as_token_ids: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether tokens in `logprobs` are written as `token_id:ID`"
+        default=False, description="Whether tokens in `logprobs` are written as `token_id:ID`."
     )
     echo: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to prepend the prompt to the text, and its tokens to `logprobs`"
+        default=False, description="Whether to prepend the prompt to the text, and its tokens to `logprobs`."
     )
     prompt_logprobs: int | None = Field(
         default=None,
         ge=0,
         le=20,
         description=(
-            "number of alternatives to return for each token of the prompt, in addition to the token. This cannot be "
-            "combined with `stream`"
+            "Number of alternatives to return for each token of the prompt, in addition to the token. This cannot be "
+            "combined with `stream`."
         ),
     )
     stream: Stream = False
@@ -157,7 +159,7 @@ class CompletionRequest(SamplingFields):
 
     top_k: TopK = None
     truncate_prompt_tokens: TokenCount | None = Field(
-        default=None, description="number of tokens to keep at the end of each prompt; earlier tokens are dropped"
+        default=None, description="Number of tokens to keep at the end of each prompt; earlier tokens are dropped."
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     passes: TextPasses = None
@@ -192,17 +194,17 @@ class CompletionLogprobs(Reply):
     """Log probabilities of the tokens of a choice or chunk. All lists have one entry per token."""
 
     tokens: TokenTexts
-    token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt")]
+    token_logprobs: Annotated[Many[float | None], says(LOGPROB + "; null for the first token of the prompt.")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None],
         says(
-            "log probabilities of the most probable tokens and of this token, by the text of the token; null for the "
-            "first token of the prompt"
+            "Log probabilities of the most probable tokens and of this token, by the text of the token; null for the "
+            "first token of the prompt."
         ),
     ]
-    text_offset: Annotated[Many[int], says("index in the text of the first character of the token")]
+    text_offset: Annotated[Many[int], says("Index in the text of the first character of the token.")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
-    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null for the first token of the prompt")]
+    confidence: Annotated[Many[float | None], says(CONFIDENCE + "; null for the first token of the prompt.")]
 
 
 @dataclass
@@ -210,23 +212,23 @@ class PromptLogprob(Reply):
     """A token at a position of the prompt, with its log probability."""
 
     logprob: Logprob
-    rank: Annotated[int, says("rank of the token by probability; 1 is the most probable token")]
+    rank: Annotated[int, says("Rank of the token by probability; 1 is the most probable token.")]
     decoded_token: TextAlone
 
 
-Index = Annotated[int, says("index of the choice. Choice j of prompt i has the index i * n + j")]
-Logprobs = Annotated[CompletionLogprobs | None, says("log probabilities of the tokens; null unless requested")]
-OpenAIReason = Annotated[Literal["stop", "length"], says("reason why the text ended, as one of the values of OpenAI")]
-EndedBy = Annotated[FinishReason, says("reason why the text ended, in more detail than `finish_reason`")]
+Index = Annotated[int, says("Index of the choice. Choice j of prompt i has the index i * n + j.")]
+Logprobs = Annotated[CompletionLogprobs | None, says("Log probabilities of the tokens; null unless requested.")]
+OpenAIReason = Annotated[Literal["stop", "length"], says("Reason why the text ended, as one of the values of OpenAI.")]
+EndedBy = Annotated[FinishReason, says("Reason why the text ended, in more detail than `finish_reason`.")]
 ChunkReason = Annotated[
     Literal["stop", "length"] | None,
-    says("reason why the text ended, as one of the values of OpenAI; null except in the last chunk"),
+    says("Reason why the text ended, as one of the values of OpenAI; null except in the last chunk."),
 ]
 ChunkEndedBy = Annotated[
     FinishReason | None,
-    says("reason why the text ended, in more detail than `finish_reason`; null except in the last chunk"),
+    says("Reason why the text ended, in more detail than `finish_reason`; null except in the last chunk."),
 ]
-ChoiceSeed = Annotated[int, says("random seed of this choice. The same request with this seed returns the same text")]
+ChoiceSeed = Annotated[int, says("Random seed of this choice. The same request with this seed returns the same text.")]
 
 
 @dataclass
@@ -234,7 +236,7 @@ class CompletionChoice(Reply):
     """One continuation."""
 
     index: Index
-    text: Annotated[str, says("generated text")]
+    text: Annotated[str, says("Generated text.")]
     logprobs: Logprobs
     finish_reason: OpenAIReason
     ended_by: EndedBy
@@ -243,8 +245,8 @@ class CompletionChoice(Reply):
     prompt_logprobs: Annotated[
         Many[dict[str, PromptLogprob] | None] | None,
         says(
-            "log probabilities of each token of the prompt and of its alternatives, by token id. The entry of the "
-            "first token is null. The list is null unless requested"
+            "Log probabilities of each token of the prompt and of its alternatives, by token id. The entry of the "
+            "first token is null. The list is null unless requested."
         ),
     ]
     state: State
@@ -268,27 +270,27 @@ class CompletionChunkChoice(Reply):
 class CompletionUsage(Reply):
     """Numbers of tokens. The tokens of a prompt are counted once, and not for each choice."""
 
-    prompt_tokens: Annotated[int, says("number of tokens in all prompts")]
-    completion_tokens: Annotated[int, says("number of generated tokens in all choices")]
-    total_tokens: Annotated[int, says("sum of `prompt_tokens` and `completion_tokens`")]
+    prompt_tokens: Annotated[int, says("Number of tokens in all prompts.")]
+    completion_tokens: Annotated[int, says("Number of generated tokens in all choices.")]
+    total_tokens: Annotated[int, says("Sum of `prompt_tokens` and `completion_tokens`.")]
 
 
-ALL_CHOICES: Final = says("list of all choices, ordered by index")
-ONE_CHOICE: Final = says("list with one choice; empty in the last chunk, which contains the usage")
-ChunkUsage = Annotated[CompletionUsage | None, says("numbers of tokens; null unless requested with `stream_options`")]
+ALL_CHOICES: Final = says("List of all choices, ordered by index.")
+ONE_CHOICE: Final = says("List with one choice; empty in the last chunk, which contains the usage.")
+ChunkUsage = Annotated[CompletionUsage | None, says("Numbers of tokens; null unless requested with `stream_options`.")]
 
 
 @dataclass
 class OpenAIHead(Reply):
     """Fields of all replies and chunks of the OpenAI endpoints."""
 
-    id: Annotated[str, says("id of the request")]
+    id: Annotated[str, says("Id of the request.")]
     object: str
-    created: Annotated[int, says("time when the reply was created, in seconds since 1970")]
-    model: Annotated[str, says("name of the model that generated the reply")]
+    created: Annotated[int, says("Time when the reply was created, in seconds since 1970.")]
+    model: Annotated[str, says("Name of the model that generated the reply.")]
     system_fingerprint: Annotated[
         str,
-        says("versions of the server and the bundle. With other versions, the same request may have other results"),
+        says("Versions of the server and the bundle. With other versions, the same request may have other results."),
     ]
 
 
@@ -296,7 +298,7 @@ class OpenAIHead(Reply):
 class CompletionHead(OpenAIHead):
     """Fields of all replies and chunks."""
 
-    object: Annotated[Literal["text_completion"], says("type of the object, which is always `text_completion`")]
+    object: Annotated[Literal["text_completion"], says("Type of the object, which is always `text_completion`.")]
 
 
 @dataclass
@@ -304,7 +306,7 @@ class Completion(CompletionHead):
     """Reply with all choices for all prompts."""
 
     choices: Annotated[list[CompletionChoice], ALL_CHOICES]
-    usage: Annotated[CompletionUsage, says("numbers of tokens in the prompts and in the generated texts")]
+    usage: Annotated[CompletionUsage, says("Numbers of tokens in the prompts and in the generated texts.")]
 
 
 @dataclass
@@ -320,11 +322,11 @@ class ModelCard(Reply):
     """A language model of the server."""
 
     id: RequestName
-    object: Annotated[Literal["model"], says("type of the object, which is always `model`")]
-    created: Annotated[int, says("always 0, because the time is not known")]
+    object: Annotated[Literal["model"], says("Type of the object, which is always `model`.")]
+    created: Annotated[int, says("Always 0, because the time is not known.")]
     owned_by: ServerName
-    digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle")]
-    modes: Annotated[tuple[Mode, ...], says("supported values of `decode`; the last one is the default")]
+    digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle.")]
+    modes: Annotated[tuple[Mode, ...], says("Supported values of `decode`; the last one is the default.")]
     passes: SupportedPasses
 
 
@@ -332,5 +334,5 @@ class ModelCard(Reply):
 class ModelList(Reply):
     """The language models of the server. /info also lists the filters."""
 
-    object: Annotated[Literal["list"], says("type of the object, which is always `list`")]
-    data: Annotated[list[ModelCard], says("language models, in the order of /info")]
+    object: Annotated[Literal["list"], says("Type of the object, which is always `list`.")]
+    data: Annotated[list[ModelCard], says("Language models, in the order of /info.")]

@@ -37,15 +37,15 @@ State = Annotated[
     str | None,
     Field(
         description=(
-            "state after the last step: a state token, or `session:NAME@STEP` for a session; null unless requested"
+            "State after the last step: a state token, or `session:NAME@STEP` for a session; null unless requested."
         )
     ),
 ]
-QueueTime = Annotated[float, says("time in the queue in milliseconds")]
-TokenTexts = Annotated[Many[str], says("text of the token, or `bytes:\\x..` if its bytes are not complete characters")]
-NextText = Annotated[str, says("next part of the text")]
-ServerName = Annotated[str, says("name of the server software")]
-RequestName = Annotated[str, says("name of the model in requests")]
+QueueTime = Annotated[float, says("Time in the queue in milliseconds.")]
+TokenTexts = Annotated[Many[str], says("Text of the token, or `bytes:\\x..` if its bytes are not complete characters.")]
+NextText = Annotated[str, says("Next part of the text.")]
+ServerName = Annotated[str, says("Name of the server software.")]
+RequestName = Annotated[str, says("Name of the model in requests.")]
 SupportedPasses = Annotated[
-    tuple[int, int], says("smallest and largest supported value of `passes`; the default is the largest")
+    tuple[int, int], says("Smallest and largest supported value of `passes`; the default is the largest.")
 ]

@@ -18,7 +18,7 @@ from rfa.service.schemas.reply_types import Many, State, TokenTexts
 from rfa.service.schemas.text_replies import CONFIDENCE, LOGPROB, TOKEN_ID
 from rfa.service.schemas.text_requests import DECODE, TextPasses, check_state_use
 
-UNSCORED = "; null for the first token of a text, unless the text continues a `state`"
+UNSCORED = "; null for the first token of a text, unless the text continues a `state`."
 
 
 class TokenAlarmRequest(Request):
@@ -27,7 +27,7 @@ class TokenAlarmRequest(Request):
     rate: float = Field(
         gt=0,
         le=LARGEST_RATE,
-        description="alarm rate: expected fraction of tokens in ordinary texts that raise an alarm",
+        description="Alarm rate: expected fraction of tokens in ordinary texts that raise an alarm.",
     )
 
 
@@ -41,17 +41,17 @@ class ScoreRequest(Request):
     )
 
     inputs: Annotated[Prompts, ONE_OF_PROMPTS] = Field(
-        description="one text or several texts, as strings or lists of token ids"
+        description="One text or several texts, as strings or lists of token ids."
     )
     model: TextModel = None
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
-        default=0, ge=0, le=20, description="number of the most probable tokens to return at each position"
+        default=0, ge=0, le=20, description="Number of the most probable tokens to return at each position."
     )
     decode: Mode | None = Field(default=None, description=DECODE)
     passes: TextPasses = None
-    alarm: TokenAlarmRequest | None = Field(default=None, description="options for alarms; null disables alarms")
+    alarm: TokenAlarmRequest | None = Field(default=None, description="Options for alarms; null disables alarms.")
     stream: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to send the scores as they are computed"
+        default=False, description="Whether to send the scores as they are computed."
     )
     state: InitialState = None
     return_state: ReturnState = False
@@ -63,8 +63,8 @@ class ScoreRequest(Request):
         return self
 
 
-TextIndex = Annotated[int, says("index of the text in `inputs`")]
-ScoringModel = Annotated[str, says("name of the model that computed the scores")]
+TextIndex = Annotated[int, says("Index of the text in `inputs`.")]
+ScoringModel = Annotated[str, says("Name of the model that computed the scores.")]
 
 
 @dataclass
@@ -72,24 +72,24 @@ class ScoredTokens(Reply):
     """Scores of some tokens of a text. All lists have one entry per token."""
 
     index: TextIndex
-    first: Annotated[int, says("position in the text of the first token of the lists, counted from 0")]
+    first: Annotated[int, says("Position in the text of the first token of the lists, counted from 0.")]
     token_ids: Annotated[Many[int], says(TOKEN_ID)]
     tokens: TokenTexts
     logprobs: Annotated[Many[float | None], says(LOGPROB + UNSCORED)]
-    ranks: Annotated[Many[int | None], says("rank of the token; 1 is the most probable token" + UNSCORED)]
-    entropies: Annotated[Many[float | None], says("entropy of the predicted distribution, in nats" + UNSCORED)]
+    ranks: Annotated[Many[int | None], says("Rank of the token; 1 is the most probable token" + UNSCORED)]
+    entropies: Annotated[Many[float | None], says("Entropy of the predicted distribution, in nats" + UNSCORED)]
     confidences: Annotated[Many[float | None], says(CONFIDENCE + UNSCORED)]
     tails: Annotated[
         Many[float | None],
         says(
-            "tail probability: calibrated probability of a token that is at most as probable as this one. If the "
+            "Tail probability: calibrated probability of a token that is at most as probable as this one. If the "
             "bundle has a table of tail probabilities, it is the fraction of such tokens in held-out texts" + UNSCORED
         ),
     ]
-    alarms: Annotated[Many[bool | None] | None, says("whether each token raises an alarm; null without `alarm`")]
+    alarms: Annotated[Many[bool | None] | None, says("Whether each token raises an alarm; null without `alarm`.")]
     top_logprobs: Annotated[
         Many[dict[str, float] | None] | None,
-        says("log probabilities of the most probable tokens, by the text of the token; null unless requested"),
+        says("Log probabilities of the most probable tokens, by the text of the token; null unless requested."),
     ]
 
 
@@ -98,11 +98,11 @@ class ScoreSum(Reply):
     """Results for one whole text."""
 
     index: TextIndex
-    log_likelihood: Annotated[float, says("sum of the log probabilities of all scored tokens")]
-    scored_tokens: Annotated[int, says("number of scored tokens")]
-    scored_bytes: Annotated[int, says("number of bytes of the scored tokens")]
+    log_likelihood: Annotated[float, says("Sum of the log probabilities of all scored tokens.")]
+    scored_tokens: Annotated[int, says("Number of scored tokens.")]
+    scored_bytes: Annotated[int, says("Number of bytes of the scored tokens.")]
     alarm_checks: Annotated[
-        AlarmChecks | None, says("comparison of the alarms with the requested rate; null without `alarm`")
+        AlarmChecks | None, says("Comparison of the alarms with the requested rate; null without `alarm`.")
     ]
     state: State
 
@@ -117,7 +117,7 @@ class ScoreReply(Reply):
     """Reply with the scores of all texts."""
 
     model: ScoringModel
-    scores: Annotated[list[ScoredText], says("scores of each text, in the order of `inputs`")]
+    scores: Annotated[list[ScoredText], says("Scores of each text, in the order of `inputs`.")]
 
 
 @dataclass
@@ -129,6 +129,6 @@ class ScoredPiece(ScoredTokens):
 class ScoreDone(Reply):
     """Last line of a streamed reply."""
 
-    done: Annotated[Literal[True], says("always true, which marks the last line of the reply")]
+    done: Annotated[Literal[True], says("Always true, which marks the last line of the reply.")]
     model: ScoringModel
-    scores: Annotated[list[ScoreSum], says("results for each text, in the order of `inputs`")]
+    scores: Annotated[list[ScoreSum], says("Results for each text, in the order of `inputs`.")]

@@ -18,7 +18,7 @@ Kind = Literal["lm", "filter", "series"]
 class Health(Reply):
     """Reply of a process that is alive."""
 
-    status: Annotated[Literal["alive"], says("status of the process, which is always `alive`")]
+    status: Annotated[Literal["alive"], says("Status of the process, which is always `alive`.")]
 
 
 @dataclass
@@ -26,20 +26,20 @@ class Ready(Reply):
     """Reply of a process that is ready. Its bundles are loaded and have reproduced their golden outputs, and its engine
     makes progress."""
 
-    status: Annotated[Literal["ready"], says("status of the process, which is always `ready`")]
-    models: Annotated[list[str], says("names of the served models")]
+    status: Annotated[Literal["ready"], says("Status of the process, which is always `ready`.")]
+    models: Annotated[list[str], says("Names of the served models.")]
 
 
 @dataclass(frozen=True)
 class GpuKernels(Reply):
     """Origin of the GPU kernels of a language model."""
 
-    stored: Annotated[tuple[str, ...], says("names of the kernels that were loaded from the bundle")]
-    compiled: Annotated[tuple[str, ...], says("names of the kernels that Triton compiled on this machine")]
+    stored: Annotated[tuple[str, ...], says("Names of the kernels that were loaded from the bundle.")]
+    compiled: Annotated[tuple[str, ...], says("Names of the kernels that Triton compiled on this machine.")]
     reason: Annotated[
         str | None,
         says(
-            "reason why the kernels in the bundle were not used, such as another GPU or driver; null if there is none"
+            "Reason why the kernels in the bundle were not used, such as another GPU or driver; null if there is none."
         ),
     ]
 
@@ -48,13 +48,13 @@ class GpuKernels(Reply):
 class LongSeries(Reply):
     """Device for the long series of a filter, on a server with a GPU. Other series are filtered on the CPU."""
 
-    device: Annotated[str, says("device for long series: `cuda` or `cpu`")]
+    device: Annotated[str, says("Device for long series: `cuda` or `cpu`.")]
     tokens: Annotated[
         int | None,
-        says("minimum size (rows × columns) of the part of a series that is filtered on the GPU; null on a CPU"),
+        says("Minimum size (rows × columns) of the part of a series that is filtered on the GPU; null on a CPU."),
     ]
     reason: Annotated[
-        str | None, says("reason why long series are filtered on the CPU; null if they are filtered on a GPU")
+        str | None, says("Reason why long series are filtered on the CPU; null if they are filtered on a GPU.")
     ]
 
 
@@ -66,34 +66,34 @@ class ModelInfo(Reply):
     kind: Annotated[
         Kind,
         says(
-            "kind of the model. `lm` generates text, `filter` estimates states, and `series` estimates the states of "
-            "series with any number of columns"
+            "Kind of the model. `lm` generates text, `filter` estimates states, and `series` estimates the states of "
+            "series with any number of columns."
         ),
     ]
-    digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle, or digest of a built-in model")]
-    golden_values: Annotated[int, says("number of golden outputs that the bundle reproduced when it was loaded")]
-    runtime: Annotated[str, says("runtime of the model: onnx, compiled or torch")]
-    modes: Annotated[tuple[Mode, ...], says("supported values of `decode` or `mode`; the last one is the default")]
-    config: Annotated[Mapping[str, Any], says("configuration of the model")]
-    metrics: Annotated[Mapping[str, Any], says("metrics on held-out data, measured when the bundle was exported")]
-    calibration: Annotated[Mapping[str, Any], says("calibration: its method, its constants and the data")]
+    digest: Annotated[str, says("SHA-256 hash of the manifest of the bundle, or digest of a built-in model.")]
+    golden_values: Annotated[int, says("Number of golden outputs that the bundle reproduced when it was loaded.")]
+    runtime: Annotated[str, says("Runtime of the model: onnx, compiled or torch.")]
+    modes: Annotated[tuple[Mode, ...], says("Supported values of `decode` or `mode`; the last one is the default.")]
+    config: Annotated[Mapping[str, Any], says("Configuration of the model.")]
+    metrics: Annotated[Mapping[str, Any], says("Metrics on held-out data, measured when the bundle was exported.")]
+    calibration: Annotated[Mapping[str, Any], says("Calibration: its method, its constants and the data.")]
     ece_rows: Annotated[
         int,
-        says("number of tokens on which the calibration error was measured; 0 if it was not measured"),
+        says("Number of tokens on which the calibration error was measured; 0 if it was not measured."),
     ] = 0
     kernels: Annotated[
         Annotated[outputs.GpuKernels | None, Json(GpuKernels | None)],
-        says("origin of the kernels of a language model on a GPU; null on a CPU"),
+        says("Origin of the kernels of a language model on a GPU; null on a CPU."),
     ] = None
     long_series: Annotated[
         Annotated[outputs.LongSeries | None, Json(LongSeries | None)],
-        says("device for long series of a filter; null for language models, and on a server without a GPU"),
+        says("Device for long series of a filter; null for language models, and on a server without a GPU."),
     ] = None
     chat_template: Annotated[
         str | None,
         says(
-            "template that converts a dialogue to the prompt of a language model; null for filters. The models are not "
-            "trained on dialogues"
+            "Template that converts a dialogue to the prompt of a language model; null for filters. The models are not "
+            "trained on dialogues."
         ),
     ] = None
     passes: SupportedPasses = (1, 1)
@@ -104,11 +104,11 @@ class Info(Reply):
     """Description of the server, its models and its limits."""
 
     name: ServerName
-    version: Annotated[str, says("version of the server software")]
+    version: Annotated[str, says("Version of the server software.")]
     bundle_version: Annotated[
-        str, says("version of the set of served bundles. All processes have the same version, and a reload changes it")
+        str, says("Version of the set of served bundles. All processes have the same version, and a reload changes it.")
     ]
-    device: Annotated[str, says("device for language models; for filters, see `long_series` of each model")]
-    versions: Annotated[dict[str, str], says("versions of Python and of libraries, by name")]
-    models: Annotated[Many[ModelInfo], says("models that the server serves")]
-    limits: Annotated[dict[str, int | float], says("limits on requests, by the names of the settings")]
+    device: Annotated[str, says("Device for language models; for filters, see `long_series` of each model.")]
+    versions: Annotated[dict[str, str], says("Versions of Python and of libraries, by name.")]
+    models: Annotated[Many[ModelInfo], says("Models that the server serves.")]
+    limits: Annotated[dict[str, int | float], says("Limits on requests, by the names of the settings.")]

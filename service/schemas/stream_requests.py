@@ -43,7 +43,7 @@ class FilterStreamRequest(Request):
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="number of components of each observation, for models that accept any number",
+        description="Number of components of each observation, for models that accept any number.",
     )
     levels: Levels = None
     horizon: Horizons = Field(default_factory=list)
@@ -57,15 +57,15 @@ class FilterStreamRequest(Request):
     seed: Seed | None = Field(
         default=None,
         description=(
-            "random seed. If it is null, the seed of the state is used, or a random seed without a state. The reply "
-            "contains the seed"
+            "Random seed. If it is null, the seed of the state is used, or a random seed without a state. The reply "
+            "contains the seed."
         ),
     )
     known: list[ColumnName] | None = Field(
         default=None,
         min_length=1,
         max_length=MOST_COVARIATES,
-        description=f"names of the columns for `known` in later frames, which contains {COVARIATES}",
+        description=f"Names of the columns for `known` in later frames, which contains the {COVARIATES}.",
     )
     state: InitialState = None
     return_state: ReturnState = False
@@ -73,8 +73,8 @@ class FilterStreamRequest(Request):
         default=None,
         ge=1,
         le=1_000_000,
-        description="interval in steps between returned states. 1 returns the state with each step. null returns it "
-        "only at the end, if `return_state` is set",
+        description="Interval in steps between returned states. With 1, each step contains the state. If it is "
+        "null, only the last frame contains the state, if `return_state` is set.",
     )
 
     @model_validator(mode="after")
@@ -92,25 +92,25 @@ class StreamObservation(Request):
     t: Time | None = Field(
         default=None,
         description=(
-            "time of the observation. It must not be before the time of the previous observation or, with `late`, "
-            "before the window. null means the index of the step"
+            "Time of the observation. It must not be before the time of the previous observation or, with `late`, "
+            "before the window. If it is null, the index of the step is used."
         ),
     )
     y: Observation | None = Field(
         description=(
-            "observation, with one number per component. null is a missing observation, for which the state is "
-            "predicted; a null component is missing"
+            "Observation, with one number per component. If it is null, the observation is missing, and the "
+            "state is only predicted. A null component is missing."
         )
     )
-    noise: NoiseScale | None = Field(default=None, description="scale of the measurement noise; null means 1")
-    input: Input | None = Field(default=None, description=INPUT)
-    bias: Input | None = Field(default=None, description=BIAS)
+    noise: NoiseScale | None = Field(default=None, description="Scale of the measurement noise; null means 1.")
+    input: Input | None = Field(default=None, description=f"The {INPUT}.")
+    bias: Input | None = Field(default=None, description=f"The {BIAS}.")
     known: dict[ColumnName, Column] | None = Field(
         default=None,
         max_length=MOST_COVARIATES,
         description=(
-            "values of the columns that `known` of the first frame names, at the time of the observation and at each "
-            "`horizon`. Values that are null or missing are unknown"
+            "Values of the columns that `known` of the first frame names, at the time of the observation and at each "
+            "`horizon`. Values that are null or missing are unknown."
         ),
     )
 
@@ -118,7 +118,7 @@ class StreamObservation(Request):
 class StreamClose(Request):
     """Frame that ends a live stream."""
 
-    close: bool = Field(description="must be true, which ends the stream")
+    close: bool = Field(description="Must be true, which ends the stream.")
 
     @model_validator(mode="after")
     def check_close(self) -> Self:

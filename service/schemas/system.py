@@ -22,10 +22,12 @@ class CalendarRequest(Request):
     """Offset of the measurements that depends on the day of the week and the time of day. Between the nodes of a day,
     it is interpolated linearly. Times must be seconds since 1970."""
 
-    zone: str = Field(max_length=64, description="time zone that defines the days, such as Europe/Berlin")
-    slots: int = Field(ge=1, le=MOST_SLOTS, description="number of equally spaced nodes in a day, starting at midnight")
+    zone: str = Field(max_length=64, description="Time zone that defines the days, such as Europe/Berlin.")
+    slots: int = Field(
+        ge=1, le=MOST_SLOTS, description="Number of equally spaced nodes in a day, starting at midnight."
+    )
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="dates of holidays such as 2026-12-25, which use the eighth day"
+        default=[], max_length=MOST_DATES, description="Dates of holidays such as 2026-12-25, which use the eighth day."
     )
     pattern: list[
         Annotated[
@@ -36,8 +38,8 @@ class CalendarRequest(Request):
         min_length=1,
         max_length=MOST_COLUMNS,
         description=(
-            "offset of each component at the nodes of each day [P, days, slots]. The days are Monday to Sunday, "
-            "optionally followed by holidays"
+            "Offset of each component at the nodes of each day [P, days, slots]. The days are Monday to Sunday, "
+            "optionally followed by holidays."
         ),
     )
 
@@ -58,25 +60,26 @@ class SystemRequest(Request):
     )
 
     A: Matrix | None = Field(
-        default=None, description="drift matrix [n, n] per unit of time, which must be stable or undamped"
+        default=None, description="Drift matrix [n, n] per unit of time, which must be stable or undamped."
     )
-    F: Matrix | None = Field(default=None, description="transition matrix [n, n] over `dt`, as an alternative to A")
+    F: Matrix | None = Field(default=None, description="Transition matrix [n, n] over `dt`, as an alternative to A.")
     dt: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="time step to which F and Q refer"
+        default=None, description="Time step to which F and Q refer."
     )
     Q: Square | None = Field(
-        default=None, description="covariance of the process noise [n, n]: per unit of time with A, over `dt` with F"
+        default=None, description="Covariance of the process noise [n, n]: per unit of time with A, over `dt` with F."
     )
-    C: Matrix | None = Field(default=None, description="observation matrix [P, n]; the default is the identity")
-    H: Matrix | None = Field(default=None, description="alternative name of C")
-    R: Square | None = Field(default=None, description="covariance of the measurement noise [P, P]")
+    C: Matrix | None = Field(default=None, description="Observation matrix [P, n]; the default is the identity.")
+    H: Matrix | None = Field(default=None, description="Alternative name of C.")
+    R: Square | None = Field(default=None, description="Covariance of the measurement noise [P, P].")
     preset: Literal["level", "trend", "constant_velocity", "constant_acceleration", "oscillator", "seasonal"] | None = (
         Field(
             default=None,
             description=(
-                "preset to use instead of matrices. `level` is a random walk, and `trend` is a level with a slope. "
+                "Preset to use instead of matrices. `level` is a random walk, and `trend` is a level with a slope. "
                 "`constant_velocity` and `constant_acceleration` are motions with noise in the highest derivative. "
-                "`oscillator` is an oscillation with a `period`, and `seasonal` is a level plus harmonics of a `period`"
+                "`oscillator` is an oscillation with a `period`, and `seasonal` is a level plus harmonics of a "
+                "`period`."
             ),
         )
     )
@@ -84,72 +87,72 @@ class SystemRequest(Request):
         default=1,
         ge=1,
         le=MOST_COMPONENTS,
-        description="number of independent copies of a preset, each of which is observed",
+        description="Number of independent copies of a preset, each of which is observed.",
     )
     process_noise: NotNegative | None = Field(
         default=None,
         description=(
-            "variance of the process noise of a preset, per unit of time. For motion models, it applies to the "
-            "highest derivative"
+            "Variance of the process noise of a preset, per unit of time. For motion models, it applies to the "
+            "highest derivative."
         ),
     )
     measurement_noise: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="variance of the measurement noise of a preset"
+        default=None, description="Variance of the measurement noise of a preset."
     )
     slope_noise: NotNegative | None = Field(
-        default=None, description="for `trend`: variance of the noise of the slope, per unit of time"
+        default=None, description="For `trend`: variance of the noise of the slope, per unit of time."
     )
     season_noise: NotNegative | None = Field(
         default=None,
         description=(
-            "for `seasonal`: variance of the process noise of the harmonics, per unit of time; null means 0, for a "
-            "constant season"
+            "For `seasonal`: variance of the process noise of the harmonics, per unit of time; null means 0, for a "
+            "constant season."
         ),
     )
     period: Annotated[float, Field(gt=0, le=LARGEST)] | None = Field(
-        default=None, description="for `oscillator` and `seasonal`: period in units of time"
+        default=None, description="For `oscillator` and `seasonal`: period in units of time."
     )
     harmonics: Annotated[int, Field(ge=1, le=MOST_STATES // 2)] | None = Field(
-        default=None, description="for `seasonal`: number of harmonics; null means 3"
+        default=None, description="For `seasonal`: number of harmonics; null means 3."
     )
     damping: NotNegative | None = Field(
         default=None,
-        description="for `oscillator` and the slope of `trend`: decay rate per unit of time; null means 0",
+        description="For `oscillator` and the slope of `trend`: decay rate per unit of time; null means 0.",
     )
-    x0: Row | None = Field(default=None, description="mean of the state [n] at the first observation; null means 0")
+    x0: Row | None = Field(default=None, description="Mean of the state [n] at the first observation; null means 0.")
     P0: Square | None = Field(
         default=None,
         description=(
-            "covariance of x0 [n, n], or a number by which the identity matrix is multiplied. The default is the "
+            "Covariance of x0 [n, n], or a number by which the identity matrix is multiplied. The default is the "
             "stationary covariance. If there is none, P0 is required for a system that is defined by matrices, and a "
-            "preset starts with a diffuse prior"
+            "preset starts with a diffuse prior."
         ),
     )
-    offset: Row | None = Field(default=None, description="offset of the measurements [P]; null means 0")
-    bias: Row | None = Field(default=None, description="alternative name of offset")
+    offset: Row | None = Field(default=None, description="Offset of the measurements [P]; null means 0.")
+    bias: Row | None = Field(default=None, description="Alternative name of offset.")
     nu: Annotated[float, Field(gt=2, le=LARGEST)] | None = Field(
         default=7.0,
-        description="degrees of freedom of the robust weights; null means infinity, which is the Kalman filter",
+        description="Degrees of freedom of the robust weights; null means infinity, which is the Kalman filter.",
     )
     passes: int = Field(
-        default=3, ge=1, le=MOST_PASSES, description="number K of reweighting passes for each observation"
+        default=3, ge=1, le=MOST_PASSES, description="Number K of reweighting passes for each observation."
     )
     contamination: float = Field(
-        default=0.0, ge=0, lt=1, description="assumed fraction of outliers, for the log likelihood"
+        default=0.0, ge=0, lt=1, description="Assumed fraction of outliers, for the log-likelihood."
     )
     outlier_scale: float = Field(
-        default=10.0, gt=1, le=1e6, description="scale of outliers relative to the measurement noise"
+        default=10.0, gt=1, le=1e6, description="Scale of outliers relative to the measurement noise."
     )
     reacquire: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
         default=6,
         description=(
-            "number of consecutive observations after which the state jumps to them, if they have small robust weights "
-            "but agree with each other; null disables jumps"
+            "Number of consecutive observations after which the state jumps to them, if they have small robust weights "
+            "but agree with each other; null disables jumps."
         ),
     )
 
     calendar: CalendarRequest | None = Field(
-        default=None, description="offset of the measurements that depends on the day and time; null means none"
+        default=None, description="Offset of the measurements that depends on the day and time; null means none."
     )
 
     def document(self) -> dict[str, Any]:

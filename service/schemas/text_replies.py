@@ -13,17 +13,17 @@ from rfa.service.schemas.reply_types import Many, Probability, QueueTime, Rows, 
 FinishReason = Literal["length", "eos_token", "stop_sequence", "cancelled", "deadline", "error"]
 Latents = Annotated[
     Many[Rows] | None,
-    Field(description="latents of the last layer for each token, [tokens, heads, 2 D]; null unless requested"),
+    Field(description="Latents of the last layer for each token, [tokens, heads, 2 D]; null unless requested."),
 ]
 
-CONFIDENCE = "calibrated probability that this is the correct next token"
-TOKEN_ID = "id of the token in the vocabulary of the model"
-LOGPROB = "log probability under the model, before the temperature and sampling filters are applied"
+CONFIDENCE = "Calibrated probability that this is the correct next token"
+TOKEN_ID = "Id of the token in the vocabulary of the model."
+LOGPROB = "Log probability under the model, before the temperature and sampling filters are applied"
 TokenId = Annotated[int, says(TOKEN_ID)]
-TextAlone = Annotated[str, says("text of this token alone")]
-Logprob = Annotated[float, says(LOGPROB)]
-IsSpecial = Annotated[bool, says("whether this is a special token without text")]
-DETAILS = "details of the text; null unless requested"
+TextAlone = Annotated[str, says("Text of this token alone.")]
+Logprob = Annotated[float, says(f"{LOGPROB}.")]
+IsSpecial = Annotated[bool, says("Whether this is a special token without text.")]
+DETAILS = "Details of the text; null unless requested."
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +33,11 @@ class Token(Reply):
     id: TokenId
     text: Annotated[
         str,
-        says("text that this token adds. It is empty while a character or a possible stop string is incomplete"),
+        says("Text that this token adds. It is empty while a character or a possible stop string is incomplete."),
     ]
     logprob: Logprob
     special: IsSpecial
-    confidence: Annotated[Probability, says(CONFIDENCE)]
+    confidence: Annotated[Probability, says(f"{CONFIDENCE}.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class PromptToken(Reply):
 
     id: TokenId
     text: TextAlone
-    logprob: Annotated[float | None, says(LOGPROB + "; null for the first token, which has no context")]
+    logprob: Annotated[float | None, says(LOGPROB + "; null for the first token, which has no context.")]
     special: IsSpecial
 
 
@@ -65,30 +65,30 @@ class GenerateTimings(Reply):
     """Durations of the phases of a request in milliseconds, and the speed."""
 
     queue_ms: QueueTime
-    prefill_ms: Annotated[float, says("time to process the prompt in milliseconds")]
-    decode_ms: Annotated[float, says("time to generate the tokens in milliseconds")]
-    tokens_per_second: Annotated[float, says("number of generated tokens per second of `decode_ms`")]
+    prefill_ms: Annotated[float, says("Time to process the prompt in milliseconds.")]
+    decode_ms: Annotated[float, says("Time to generate the tokens in milliseconds.")]
+    tokens_per_second: Annotated[float, says("Number of generated tokens per second of `decode_ms`.")]
 
 
 @dataclass
 class StreamDetails(Reply):
     """Details of a streamed continuation, whose tokens were sent in earlier events."""
 
-    finish_reason: Annotated[FinishReason, says("reason why the text ended")]
-    generated_tokens: Annotated[int, says("number of generated tokens")]
-    input_length: Annotated[int, says("number of tokens in the prompt")]
-    seed: Annotated[int, says("random seed. The same request with this seed returns the same text")]
-    timings: Annotated[GenerateTimings, says("durations of the phases of the request")]
+    finish_reason: Annotated[FinishReason, says("Reason why the text ended.")]
+    generated_tokens: Annotated[int, says("Number of generated tokens.")]
+    input_length: Annotated[int, says("Number of tokens in the prompt.")]
+    seed: Annotated[int, says("Random seed. The same request with this seed returns the same text.")]
+    timings: Annotated[GenerateTimings, says("Durations of the phases of the request.")]
 
 
 @dataclass
 class GenerateDetails(StreamDetails):
     """Details of a continuation, including its tokens."""
 
-    prefill: Annotated[Many[PromptToken], says("tokens of the prompt; empty unless `decoder_input_details` is set")]
-    tokens: Annotated[Many[Token], says("generated tokens, in order")]
+    prefill: Annotated[Many[PromptToken], says("Tokens of the prompt; empty unless `decoder_input_details` is set.")]
+    tokens: Annotated[Many[Token], says("Generated tokens, in order.")]
     top_tokens: Annotated[
-        Many[Many[TopToken]] | None, says("most probable tokens at each position; null unless requested")
+        Many[Many[TopToken]] | None, says("Most probable tokens at each position; null unless requested.")
     ]
     latents: Latents
 
@@ -97,7 +97,7 @@ class GenerateDetails(StreamDetails):
 class Continuation(Reply):
     """One of the `n` continuations of a prompt."""
 
-    generated_text: Annotated[str, says("generated text, after the prompt if `return_full_text` is set")]
+    generated_text: Annotated[str, says("Generated text, after the prompt if `return_full_text` is set.")]
     details: Annotated[GenerateDetails | None, says(DETAILS)]
 
 
@@ -106,7 +106,7 @@ class GenerateReply(Continuation):
     """Reply with the generated text that continues the prompt."""
 
     continuations: Annotated[
-        list[Continuation] | None, says("all continuations, including the first one; null unless n is greater than 1")
+        list[Continuation] | None, says("All continuations, including the first one; null unless n is greater than 1.")
     ]
     state: State
 
@@ -115,22 +115,22 @@ class GenerateReply(Continuation):
 class StreamContinuation(Reply):
     """One of the `n` streamed continuations of a prompt."""
 
-    generated_text: Annotated[str, says("complete generated text")]
-    details: Annotated[StreamDetails, says("details of the text, without the tokens")]
+    generated_text: Annotated[str, says("Complete generated text.")]
+    details: Annotated[StreamDetails, says("Details of the text, without the tokens.")]
 
 
 @dataclass
 class GenerateEvent(Reply):
     """Event of a streamed reply. Only the last event contains `generated_text` and `details`."""
 
-    index: Annotated[int, says("position of the token in its continuation, counted from 1")]
-    sample: Annotated[int, says("index of the continuation, counted from 0")]
-    token: Annotated[Token | None, says("generated token; null only if the deadline passed before the first token")]
-    top_tokens: Annotated[Many[TopToken] | None, says("most probable tokens; null unless requested")]
-    latent: Annotated[Rows | None, says("latent of the last layer for the token, [heads, 2 D]; null unless requested")]
-    generated_text: Annotated[str | None, says("complete generated text; null except in the last event")]
-    details: Annotated[StreamDetails | None, says("details of the text; null except in the last event")]
+    index: Annotated[int, says("Position of the token in its continuation, counted from 1.")]
+    sample: Annotated[int, says("Index of the continuation, counted from 0.")]
+    token: Annotated[Token | None, says("Generated token; null only if the deadline passed before the first token.")]
+    top_tokens: Annotated[Many[TopToken] | None, says("Most probable tokens; null unless requested.")]
+    latent: Annotated[Rows | None, says("Latent of the last layer for the token, [heads, 2 D]; null unless requested.")]
+    generated_text: Annotated[str | None, says("Complete generated text; null except in the last event.")]
+    details: Annotated[StreamDetails | None, says("Details of the text; null except in the last event.")]
     continuations: Annotated[
-        list[StreamContinuation] | None, says("all continuations; null unless n is greater than 1, in the last event")
+        list[StreamContinuation] | None, says("All continuations; null unless n is greater than 1, in the last event.")
     ]
     state: State

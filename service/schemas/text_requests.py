@@ -24,9 +24,9 @@ from rfa.service.schemas.sampling import NEUTRAL, TOP_P, SamplingFields, Share
 
 MAX_SAMPLES = 16
 DECODE = (
-    "mode of the model. `recurrent` uses memory slots of constant size; `attention` uses exact attention over a cache "
+    "Mode of the model. `recurrent` uses memory slots of constant size; `attention` uses exact attention over a cache "
     "that grows with the text. The default is `recurrent` if the model supports it (see `modes` in /info and "
-    "/v1/models)"
+    "/v1/models)."
 )
 
 TextPasses = Annotated[
@@ -35,9 +35,9 @@ TextPasses = Annotated[
         ge=1,
         le=64,
         description=(
-            "number K of reweighting passes per token, only in recurrent mode. Each pass updates the robust weights of "
+            "Number K of reweighting passes per token, only in recurrent mode. Each pass updates the robust weights of "
             "the memory slots. The default is the largest number that the model supports (see `passes` in /info and "
-            "/v1/models). A state can be continued with a different number"
+            "/v1/models). A state can be continued with a different number."
         ),
     ),
 ]
@@ -48,8 +48,8 @@ LatentNoise = Annotated[
         ge=0,
         le=10,
         description=(
-            "scale of the noise with which the latent of the last layer is sampled for each token. With 0, the mean is "
-            "used, for which the confidence is calibrated"
+            "Scale of the noise with which the latent of the last layer is sampled for each token. With 0, the mean is "
+            "used, for which the confidence is calibrated."
         ),
     ),
 ]
@@ -58,8 +58,8 @@ ReturnLatents = Annotated[
     NullIs(False),
     Field(
         description=(
-            "whether to return the latent of the last layer for each generated token. It is the mean, or a sample if "
-            "`latent_noise` is greater than 0"
+            "Whether to return the latent of the last layer for each generated token. It is the mean, or a sample if "
+            "`latent_noise` is greater than 0."
         )
     ),
 ]
@@ -70,36 +70,36 @@ class GenerateParameters(SamplingFields):
     meanings."""
 
     max_new_tokens: Annotated[int, NullIs(100)] = Field(
-        default=100, ge=1, le=1_000_000, description="maximum number of generated tokens"
+        default=100, ge=1, le=1_000_000, description="Maximum number of generated tokens."
     )
     temperature: float | None = Field(
         default=None,
         ge=0,
         le=100,
-        description="sampling temperature; 0 always selects the most probable token, and null means 1",
+        description="Sampling temperature; 0 always selects the most probable token, and null means 1.",
     )
-    top_k: TokenCount | None = Field(default=None, description="sample only from the k most probable tokens")
+    top_k: TokenCount | None = Field(default=None, description="Sample only from the k most probable tokens.")
     top_p: Share | None = Field(default=None, description=TOP_P)
     do_sample: bool | None = Field(
         default=None,
         description=(
-            "whether to sample; false always selects the most probable token. With null, tokens are sampled if "
-            "`temperature`, `top_k`, `top_p`, `min_p` or `typical_p` is set"
+            "Whether to sample; false always selects the most probable token. With null, tokens are sampled if "
+            "`temperature`, `top_k`, `top_p`, `min_p` or `typical_p` is set."
         ),
     )
     seed: Seed | None = Field(default=None, description=SEED)
     stop: list[StopSequence] = Field(
-        default_factory=list, max_length=16, fail_fast=True, description="strings that end the text"
+        default_factory=list, max_length=16, fail_fast=True, description="Strings that end the text."
     )
-    details: bool = Field(default=True, description="whether to return the tokens, their confidence and the timings")
+    details: bool = Field(default=True, description="Whether to return the tokens, their confidence and the timings.")
     top_n_tokens: Annotated[int, NullIs(0)] = Field(
-        default=0, ge=0, le=32, description="number of most probable tokens to return at each position"
+        default=0, ge=0, le=32, description="Number of most probable tokens to return at each position."
     )
     return_full_text: Annotated[bool, NullIs(False)] = Field(
-        default=False, description="whether to prepend the prompt to generated_text"
+        default=False, description="Whether to prepend the prompt to generated_text."
     )
     truncate: TokenCount | None = Field(
-        default=None, description="number of tokens to keep at the end of the prompt; earlier tokens are dropped"
+        default=None, description="Number of tokens to keep at the end of the prompt; earlier tokens are dropped."
     )
     # Fields that clients of TGI send. Only values without an effect are accepted.
     return_tokens_as_token_ids: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
@@ -107,8 +107,8 @@ class GenerateParameters(SamplingFields):
     decoder_input_details: Annotated[bool, NullIs(False)] = Field(
         default=False,
         description=(
-            "whether to return the tokens of the prompt in `prefill` of the details. This cannot be combined with "
-            "`stream`"
+            "Whether to return the tokens of the prompt in `prefill` of the details. This cannot be combined with "
+            "`stream`."
         ),
     )
     watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
@@ -117,11 +117,13 @@ class GenerateParameters(SamplingFields):
     decode: Mode | None = Field(default=None, description=DECODE)
     passes: TextPasses = None
     latent_noise: LatentNoise = 0.0
-    n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="number of independent continuations to generate")
+    n: int = Field(default=1, ge=1, le=MAX_SAMPLES, description="Number of independent continuations to generate.")
     return_latents: ReturnLatents = False
     deadline_ms: Milliseconds | None = Field(
         default=None,
-        description='time limit in milliseconds. Texts that are not complete by then end with finish_reason "deadline"',
+        description=(
+            'Time limit in milliseconds. Texts that are not complete by then end with the finish_reason "deadline".'
+        ),
     )
 
 
@@ -141,12 +143,12 @@ class GenerateRequest(Request):
 
     inputs: str = Field(
         max_length=2_000_000,
-        description="prompt to continue. The maximum number of tokens is `max_prompt_tokens` in the reply of /info; "
-        "longer prompts require `parameters.truncate`",
+        description="Prompt to continue. The maximum number of tokens is `max_prompt_tokens` in the reply of /info; "
+        "longer prompts require `parameters.truncate`.",
     )
     model: TextModel = None
-    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="options of the generation")
-    stream: bool = Field(default=False, description="whether to send each token as a server-sent event")
+    parameters: GenerateParameters = Field(default_factory=GenerateParameters, description="Options of the generation.")
+    stream: bool = Field(default=False, description="Whether to send each token as a server-sent event.")
     state: InitialState = None
     return_state: ReturnState = False
 
