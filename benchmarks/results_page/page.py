@@ -148,10 +148,18 @@ def _section(result: Result, document: Document, bars: Sequence[ShownBar]) -> li
     blocks = [f"### {result.title}\n", f"{result.words}\n", *_shown(shown, document, bars)]
     if result.says:
         blocks.append(f"{result.says}\n")
-    blocks += [f"![{result.title}: {Path(figure).stem}]({figure})\n" for figure in result.figures]
+    blocks += [f"![{_alternative_text(result, figure)}]({figure})\n" for figure in result.figures]
     origins = dict.fromkeys(_origin(part, document) for part in shown.origins(document))
     source = f"To reproduce: `{result.command}`. Data: [{result.file}.json](../results/{result.file}.json)."
     return [*blocks, "\n".join([*(f"{origin}.  " for origin in origins), source]) + "\n"]
+
+
+def _alternative_text(result: Result, figure: str) -> str:
+    """Return the title and, if the result has several figures, the words in which their file names differ."""
+    words = {one: Path(one).stem.replace("_", "-").split("-") for one in result.figures}
+    common = set.intersection(*map(set, words.values()))
+    part = " ".join(word for word in words[figure] if word not in common)
+    return f"{result.title}: {part}" if part else result.title
 
 
 def _shown(shown: Shown, document: Document, bars: Sequence[ShownBar]) -> list[str]:
