@@ -183,11 +183,15 @@ class FilterBatch:
     """Filters the series of one or more files, and stores the results.
 
     Attributes:
+        sources: Paths, patterns and URLs of the files, as passed to the command.
+        files: Options for reading the files.
+        task: Options of the computation that runs for each series.
         view: Content of the table: "rows" for all rows and the forecast, "forecast" for only the forecast, "alarms" for
             only the rows with alarms, or "incidents" for one row per incident.
         digits: Number of digits in CSV output. None prints all digits.
         has_plot: Whether all columns are drawn in one figure.
         columns: Number of columns in the files that were read.
+        results: Results of the series or of their columns, in the order of the files.
         has_keys: Whether a file contains several series.
         frames: The frame of each filtered series, as it was read from the file.
         failed: Error message of each series or file that could not be filtered, by its name.

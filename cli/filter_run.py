@@ -38,6 +38,10 @@ class Filtered:
     Attributes:
         file: Name of the file that contains the series.
         key: Values of the key columns that identify the series in the file.
+        series: Series as it was read from the file.
+        model: Name of the model.
+        sequence: Outputs of the filter.
+        warnings: Warnings about the results.
         is_part: Whether the series has several results, one for each column.
         outputs: Results of each row `[N]`, by the names of `rfa.runtime.uncertainty.columns.Columns`.
         outliers: Row numbers of the outliers, counted from 0.
@@ -93,6 +97,7 @@ class Task:
         filters: Function that returns the filters of a series or of its columns.
         leads: Values of the option `--lead`.
         horizon: Value of the option `--horizon`.
+        alarm: Options for alarms.
         flag: Fraction of ordinary rows below the threshold for outliers.
         smooth: Whether to also compute smoothed estimates.
         lag: Number of later rows that smoothing uses. None uses all.

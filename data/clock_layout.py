@@ -29,6 +29,7 @@ class Layout:
     """Columns of a table, and the time column among them.
 
     Attributes:
+        table: Table from which the columns are read.
         rest: Columns other than the keys, including the joined time column if there is one.
         clock: Name of the time column. None if there is none.
         parts: Columns that were joined to the time column. None if none were joined.

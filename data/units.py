@@ -60,6 +60,7 @@ class Units:
         factors: Factor of each cell, or None if all factors are one.
         unit: Unit of the column. An empty string if the cells only have multiples such as k.
         note: Note on how the units were read.
+        offsets: Number that is added to each cell after scaling, or None if there are none.
     """
 
     cells: Any

@@ -37,8 +37,12 @@ class VerifyReport:
     """Results of `verify_bundle`. `comparisons` is empty if torch is not installed.
 
     Attributes:
+        name: Name of the bundle.
+        kind: Kind of the bundle.
+        digest: SHA-256 of the manifest.
         files: Number of files, including the manifest.
         golden_values: Number of golden values that were reproduced.
+        comparisons: Comparisons of the graphs with torch. Empty if torch is not installed.
         kernels: For a bundle with GPU kernels, a text that says whether a trusted key signed them. Otherwise, None.
     """
 

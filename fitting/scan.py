@@ -94,6 +94,7 @@ class Gradient(NamedTuple):
     """The sum of the log-likelihoods, and its derivatives.
 
     Attributes:
+        log_likelihood: Sum of the log-likelihoods.
         tables: Derivatives with respect to `Tables`. The derivatives with respect to the sensor are only those of the
             last `turning` states.
         scalars: Derivatives with respect to b, r, 1/nu, ε and k, `[5]`.

@@ -73,9 +73,16 @@ class SeriesBacktest:
     """Result of a backtest for one series.
 
     Attributes:
+        name: Name of the series.
+        rows: Number of rows.
+        observations: Number of rows in which an alarm was possible.
         alarms: Number of alarms.
         expected: Expected number of alarms in `observations` rows at the requested rate.
+        incidents: Incidents, sorted by time.
         coverage: Fraction of the values inside their intervals, by horizon ("step" for one row ahead) and level.
+        scored: Number of values that were compared with a forecast, by horizon.
+        scores: Scores of the alarms on the labelled windows. None if no windows were passed.
+        is_alarm: Whether each row is an alarm, `[N]`.
         labelled: Rows and windows from which NAB's score is computed. None if no windows were passed.
     """
 

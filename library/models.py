@@ -40,6 +40,7 @@ class Model:
 
     Attributes:
         name: "default", the name of a default bundle, its directory, "auto" or "auto-joint".
+        runtime: Filter that computes the outputs.
         digest: Digest of the bundle. A state can only be continued by a model with the same digest.
         system: Description of the linear system as JSON types. None if the model was specified by its name.
     """

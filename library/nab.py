@@ -49,6 +49,7 @@ class Labelled:
     """A series with labelled windows.
 
     Attributes:
+        name: Name of the series.
         length: Number of rows.
         windows: First and last row of each window.
         start: First row that is scored.

@@ -34,8 +34,13 @@ class DeepFilterConfig(StrictConfig):
     """Sizes of a deep filter.
 
     Attributes:
+        observation_size: Number of components of an observation.
         n_modes: Number of conjugate pairs of eigenvalues of the drift.
+        d_model: Width of the blocks.
+        n_layers: Number of blocks.
+        n_heads: Number of heads per block.
         head_dim: Number of complex dimensions per head.
+        mlp_ratio: Width of the feed-forward layers, as a multiple of `d_model`.
         inner: Number of reweighting passes.
         time_unit: Median time step of the training data, in the time unit of the data.
         memory: Decay times of the fastest and the slowest head, in units of `time_unit`.

@@ -25,6 +25,7 @@ class Asset:
     """A file of the web page.
 
     Attributes:
+        media_type: Value of the Content-Type header.
         plain: Bytes of the file.
         packed: Bytes compressed with gzip.
         tag: ETag of the file.

@@ -80,6 +80,10 @@ class JsonCounts:
 
     Attributes:
         size: Size of the text in bytes.
+        values: Number of values, including arrays and objects.
+        containers: Number of arrays and objects.
+        strings: Number of strings.
+        members: Number of members of objects.
         is_wide: Whether the text may contain characters beyond ASCII.
     """
 

@@ -43,6 +43,15 @@ class FilterTrainingConfig(StrictConfig):
     per phase.
 
     Attributes:
+        steps: Number of steps of the second phase, which trains the head in both modes.
+        batch: Number of sequences per step.
+        length: Number of observations per sequence.
+        learning_rate: Peak learning rate.
+        nominal_steps: Number of steps of the first phase, which trains the nominal filter.
+        clip: Maximum norm of the gradient.
+        seed: Random seed.
+        validate_every: Number of steps between two validations.
+        sequences: Number of training sequences.
         outliers, missing: Fractions of the rows of recorded data that are replaced by outliers, and that are removed.
             Simulated data already contain outliers and gaps.
         noise_settings: Pairs (sigma², eta²) of the simulated systems.

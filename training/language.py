@@ -50,11 +50,14 @@ class Trainer(Scheduled):
     """Trains a language model, and stores its progress.
 
     Attributes:
+        run, corpus, out, device: Configuration, data, directory and device of the run.
+        step, seconds: Number and duration of the completed steps.
         smooth: Running mean of the training loss of each mode.
         extended_at: Total numbers of steps before each extension of the run. At these steps, the learning rate changed
             abruptly.
         processes: Processes that train the model.
         begin_from: Model with whose weights a new run starts. If None, the weights are random.
+        model, optimiser: Model that is being trained, and its optimiser.
     """
 
     run: LanguageRun

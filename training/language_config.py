@@ -21,6 +21,7 @@ class TrainingConfig(SequenceTrainingConfig):
 
     Attributes:
         modes: Modes to train. If empty, all modes of the model are trained.
+        context: Length of the training sequences, in tokens.
         recurrent_from: Fraction of the steps, at the start, that train only the attention mode. Later steps train both
             modes.
         recurrent_share: Weight of the loss of the recurrent mode if both modes are trained. The loss of the attention

@@ -41,8 +41,20 @@ class OptimiserConfig(StrictConfig):
     """Optimiser settings. Learning rates are the peaks of the schedule.
 
     Attributes:
+        steps: Total number of steps.
         optimiser: If it is "muon", the matrices of the blocks are trained with Muon at `matrix_learning_rate`, and all
             other parameters with Adam.
+        learning_rate: Learning rate of Adam.
+        matrix_learning_rate: Learning rate of Muon.
+        sde_learning_rate: Learning rate of the scalar parameters of the SDE.
+        weight_decay: Weight decay of matrices.
+        beta1, beta2: Decay rates of the moments of Adam.
+        clip: Maximum gradient norm of the weights.
+        sde_clip: Maximum gradient norm of the scalar parameters of the SDE.
+        schedule: Schedule of the learning rate: "onecycle" (torch's OneCycleLR) or "wsd" (warm-up, stable phase,
+            decay).
+        warmup_fraction: Fraction of the steps during which the learning rate increases.
+        decay_fraction: Fraction of the steps during which the learning rate decreases under "wsd".
         decay: Shape of the last `decay_fraction` of the steps under "wsd": 1 − x ("linear") or 1 − √x ("sqrt").
         ema: Weight of the old value in the running average. 0 disables the average.
         matrix_precision: Precision of the matrix products of Muon, one of `PRECISIONS`.

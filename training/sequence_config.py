@@ -18,7 +18,10 @@ class SequenceTrainingConfig(OptimiserConfig):
     """Settings for training a network with two modes on batches of sequences.
 
     Attributes:
+        batch: Number of sequences per step.
         modes: Modes to train.
+        seed: Random seed.
+        validate_every: Number of steps between two validations.
         precision: Precision of the matrix products of the model, one of `PRECISIONS`.
         compile: Whether to use torch.compile.
         minutes: Time limit of the training steps, in minutes. The learning rates then depend on the fraction of the

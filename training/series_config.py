@@ -20,6 +20,7 @@ class SeriesTrainingConfig(SequenceTrainingConfig):
         batch: Number of series per step.
         tokens: Number of tokens per series, which are one patch apart.
         modes: Modes to train. If it is only "attention", the parameters that both modes share are frozen.
+        validate_every: Number of steps between two validations.
         own_share: Weight of the loss on the user's series. The rest is the loss on synthetic series, to avoid
             forgetting.
         workers: Number of processes that generate series.

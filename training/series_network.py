@@ -126,10 +126,18 @@ class SeriesTrainer(Scheduled):
     """Trains the series network, and stores its progress.
 
     Attributes:
+        run: Configuration of the run.
+        out: Directory of the run.
         begin_from: Network with the initial weights. If None, the weights are random.
         own: Series of the user, which are used in addition to synthetic ones.
         data: Hashes of the files of these series.
+        device: Device on which the network is trained.
         copy_to: Directory that gets a copy of each checkpoint.
+        step: Number of completed steps.
+        seconds: Duration of the completed steps.
+        smooth: Running mean of the training loss.
+        model: Network that is being trained.
+        optimiser: Optimiser of the network.
 
     Raises:
         ValueError: If the directory contains a run with another configuration or other data, or a damaged checkpoint.

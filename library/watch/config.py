@@ -67,6 +67,7 @@ class Endpoint(Section):
     """Server to which requests are sent.
 
     Attributes:
+        url: URL of the server.
         bearer_token_file: File that contains the bearer token. It is read again for each request.
         user: User name for basic authentication.
         password_file: File that contains the password of the user. It is read again for each request.
@@ -118,6 +119,8 @@ class KafkaTopic(Section):
     """A Kafka topic.
 
     Attributes:
+        brokers: Addresses HOST:PORT of Kafka brokers, separated by commas.
+        topic: Name of the topic.
         client: Further settings for librdkafka, such as the SASL settings.
     """
 
@@ -164,6 +167,8 @@ class Sources(Section):
         prometheus: Any server with the query API of Prometheus.
         remote_write: Prometheus or an agent writes to `/api/v1/write`.
         otlp: OpenTelemetry exporters write to `/v1/metrics`.
+        kafka: Topic of a Kafka cluster.
+        stdin: Lines of standard input.
     """
 
     prometheus: Endpoint | None = None
@@ -201,6 +206,7 @@ class StateOptions(Section):
     RFA_STATE_KEYS or RFA_STATE_KEYS_FILE.
 
     Attributes:
+        file: File in which the states are stored.
         redis: URL of Redis. States in Redis must be sealed.
         password_file: File with the password of Redis, if the URL contains none.
         name: Name of this watch in Redis. Watches that use the same Redis server must have different names.
@@ -234,6 +240,7 @@ class Query(Section):
     """Query whose series are filtered.
 
     Attributes:
+        name: Name of the query, which is a label of its outputs.
         expr: PromQL query.
         type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
             the type of a plain metric. If the server does not know it, the type is derived from the name.
@@ -286,10 +293,14 @@ class Config(Section):
     Attributes:
         step: Time between two observations of a series, in seconds.
         history: Length of the period before the first start from which the filters learn, in seconds.
+        source: Source of the observations.
+        sink: Destinations of the outputs.
+        state: Storage for the states. If None, the states are lost when the process exits.
         warmup: Source of the history of pushed series.
         delay: Seconds between a time step and its query, so that late scrapes are included. See
             `Prometheus.usual_delay`.
         expire: Time without values after which a series is removed, in seconds.
+        query: Queries whose series are filtered.
     """
 
     step: Annotated[Seconds, Field(ge=SHORTEST_STEP)] = 60.0

@@ -61,6 +61,7 @@ class Rows:
     """Observations that a query accepted, one per row, sorted by slot and time.
 
     Attributes:
+        slots, times, values: Slot of the series, time and value of each row, `[R]`.
         new: Slots of new series, with their labels.
         gone: Slots of series that have expired.
     """
@@ -80,7 +81,10 @@ class Scored:
     """Outputs of filtered rows. Missing outputs are NaN.
 
     Attributes:
+        slots, times, values: Slot of the series, time and value of each row, `[R]`.
         index: Position of the row in its series.
+        score: Anomaly score of each row.
+        alarm: 1 for an alarm and 0 otherwise.
         mean, lower, upper: Forecast of the row from the rows before it, and its interval.
         raised: Rule, first alarm, tail probability and component of an alarm. See `rfa.runtime.uncertainty.rules`.
         incident: Position of the first alarm of the incident that is open after the row, plus 1. If no incident is

@@ -63,12 +63,13 @@ class FilterRuntime(FilterStates):
         bundle: Bundle of kind "filter".
 
     Attributes:
-        has_own_steps: Whether the calibrated horizons of the model are in typical lags of the stream rather than in
-            units of time.
+        passes: Range of the number of reweighting passes.
+        has_own_steps: Whether calibrated horizons are in typical lags of the stream rather than in units of time.
         suits_any: Whether the model accepts numbers of any size, and learns only from the stream.
         farthest: Horizon in typical lags beyond which the forecast is constant.
         experts: Names of the models whose forecasts are combined.
         covariates: Number of columns whose future values are known.
+        observation_size, state_size: Number of components of an observation, and of the state.
 
     Raises:
         ValueError: If the bundle is not a filter, or cannot be compiled.

@@ -38,7 +38,13 @@ class TokenBuffers(NamedTuple):
     Attributes:
         begins: Index in the batch of each stream's first row in these tokens.
         is_committed: Whether all rows of a stream are valid.
+        saved_clock: Copy of a clock, from which it is restored if a patch ends before the row, `[CLOCK]`.
+        work, tokens, rows: Arrays of the streams, tokens and rows.
+        queries: Horizons at which forecasts are computed.
+        last_token: Last token of each column, `[S, P]`. -1 if there is none.
         states: States of the tokens, followed by those of the columns' previous tokens.
+        quantiles: Quantiles of the queries, `[Q, QUANTILES]`.
+        means, precisions: Memory slots after each token.
     """
 
     begins: Array

@@ -27,10 +27,15 @@ STORED_COUNTS = (CELLS, SEEN, FILL, MASK, TOKEN_CELLS)
 
 
 class StoredStreams(NamedTuple):
-    """Arrays of a pool, `[pool rows, P, …]`. `clock` has shape `[pool rows, CLOCK]`.
+    """Arrays of a pool, `[pool rows, P, …]`, except `clock`, which has shape `[pool rows, CLOCK]`.
 
     Attributes:
+        clock: State of the clocks.
+        numbers, counts: Numbers and counts of each column, see `tokens_numba`.
+        ring: Newest cells of each column.
+        errors: Sum of the errors at each lag, `[…, REACH]`.
         seen: One bit for each of the first REACH cells. It is 1 if the cell contains a value.
+        lags, offsets: Chosen season of each band, and the offset of its values, `[…, LAGS]`.
         hidden: State of the network after the last token.
         means, precisions: Memory slots after the last complete patch.
     """
@@ -52,6 +57,13 @@ class StreamWork(NamedTuple):
     """Arrays of the streams that one call processes, `[S, P, …]`.
 
     Attributes:
+        clock: State of the clocks, `[S, CLOCK]`.
+        numbers, counts: Numbers and counts of each column, see `tokens_numba`.
+        ring: Newest cells of each column.
+        errors: Sum of the errors at each lag, `[…, REACH]`.
+        since: Number of values without a pair at each lag, `[…, REACH]`.
+        seen: One bit for each of the first REACH cells. It is 1 if the cell contains a value.
+        lags, offsets: Chosen season of each band, and the offset of its values, `[…, LAGS]`.
         summary: Output of `write_summary` for the last token.
         seasons: Seasons in cells that are known from the times, `[S, LAGS]`.
     """
@@ -85,8 +97,10 @@ class TokenArrays(NamedTuple):
     """Arrays of tokens, `[T, …]`.
 
     Attributes:
+        features: Features of each token, `[T, FEATURES]`.
         ends: Number of cells up to each token.
         lags: Number of cells since the last complete patch.
+        stream, column: Index of the stream and of the column of each token.
         is_whole: Whether the token completes a patch.
     """
 
@@ -128,6 +142,7 @@ class RowArrays(NamedTuple):
 
     Attributes:
         batch_row: Row of the batch.
+        stream: Index of the stream among those of the call.
         is_read_only: Whether the row leaves the stream unchanged.
         unit: Typical lag of the stream. 0 before there is one.
         previous_query: Query of the previous token for this cell, `[R, P]`. The next query is for the cell after it.

@@ -67,6 +67,9 @@ class Language(ABC):
             `prefill`.
         kernels: Origin of the GPU kernels.
         golden_values: Number of golden output values that were reproduced at loading.
+        name: Name of the bundle.
+        vocabulary: Texts of the tokens.
+        latent_shape: Shape of the latent of the last layer, `[H, 2D]`.
     """
 
     runtime: str

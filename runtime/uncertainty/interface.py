@@ -69,8 +69,11 @@ class Piece(NamedTuple):
     """Validated observations of one stream in order.
 
     Attributes:
+        slot: Pool slot with the state of the stream.
         times, noise: Times, and factors on the standard deviation of the measurement noise, `[k]`.
         values: Values, `[k, P]`. Missing values are NaN.
+        readout: Requested outputs.
+        seed: Random seed of the samples.
         inputs: Inputs to the state until each observation, `[k, n]` or `CovariateInputs`. None if there are none.
     """
 
@@ -140,10 +143,13 @@ class FilterOptions:
         levels: Levels of the intervals.
         horizon: Horizons of the forecasts.
         samples: Number of samples of the state per step. With `smooth`, they are trajectories given all observations.
+        alarm: Options for alarms.
+        seed: Random seed of the samples.
         mode: Mode of the filter: "recurrent" or "attention". "attention" uses all earlier observations (at most
             MAX_ATTENTION) and starts a new stream.
         smooth: Whether to return smoothed estimates.
         lag: Number of later observations that a smoothed state depends on (fixed lag). None selects all.
+        is_streamed: Whether each step is sent as soon as it is final.
         state: Unpacked state to continue from, in recurrent mode.
         wants_state: Whether to return the packed state at the end.
         is_whole: Whether the reply is sent only when it is complete.
@@ -207,8 +213,11 @@ class MergeOptions:
         states: Unpacked states.
         method: Method. "precision" adds the precisions, as if the states had only `prior` in common.
             "covariance_intersection" is never overconfident, even if the states share information.
+        levels: Levels of the intervals.
+        horizon: Horizons of the forecasts.
         prior: State from which all states continued. It is included once ("precision" only).
         t: Time of the merged state. None selects the latest time of the states.
+        wants_state: Whether to return the packed merged state.
     """
 
     states: tuple[Any, ...]

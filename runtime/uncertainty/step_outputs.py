@@ -111,8 +111,16 @@ class StepOutputs(NamedTuple):
     Attributes:
         is_good: Whether all of a row is finite. Other rows are undefined, but never an alarm.
         position: Position of the observation in its stream.
+        mean, std: Mean and standard deviation of the state, `[R, P]`.
+        precision, confidence: Precision of the state, and probability that the next observation is inside its 0.9
+            interval, `[R]`.
+        weight, nis: Robust weight of the observation, and its normalised innovation squared, `[R]`.
+        innovation: Observation minus its one-step forecast, `[R, P]`.
+        anomaly: 1 minus the tail probability of the observation, `[R]`.
         alarm: 1 for an alarm and 0 otherwise. NaN unless requested.
         raised: Numbers of an alarm, `[R, 4]`, as described in rules.py. NaN if there is none.
+        log_likelihood: Log-likelihood of the observation, `[R]`.
+        interval: Intervals of the state, `[R, levels, P, 2]`.
         moments: Mean, std and median of the forecasts, `[R, H, 3, P]`.
         bands: Intervals of the forecasts, `[R, H, levels, P, 2]`.
         tally: See forecast_checks.py.
@@ -160,6 +168,8 @@ class Workspace(NamedTuple):
     Attributes:
         shift: The v of one stream (see adaptive.py). It is retained from row to row.
         loaded: Index of that stream (or -1) and the number of its pending forecasts, `[2]`.
+
+    The other buffers contain intermediate results of one row.
     """
 
     shift: Array

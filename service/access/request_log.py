@@ -22,9 +22,25 @@ class Record:
     from `model` on.
 
     Attributes:
+        id: Id of the request.
+        method: HTTP method.
         client: Address and port of the client.
         reason: Error code of a request that no route handled.
+        route: Path of the route that handles the request, or "other".
+        status: HTTP status of the reply. None before it is sent.
+        is_complete: Whether the reply has been sent completely.
+        is_streamed: Whether the body of the reply was sent in several parts.
+        tenant: Stable id of the API key, or "" without a key.
+        trace_id: Id of the trace. None if tracing is disabled.
         started: Value of `time.perf_counter` at the start of the request.
+        seconds_to_first_body: Time from the start to the first byte of the body of the reply.
+        bytes_in, bytes_out: Number of bytes in the bodies of the request and the reply, or in WebSocket messages.
+        frames_in, frames_out: Number of WebSocket messages that were received and sent.
+        close_code: Code with which the WebSocket was closed.
+        model: Name of the model.
+        input_tokens, output_tokens: Number of tokens in the prompts and in the generated texts.
+        finish_reasons: Reasons why the texts or series ended.
+        observations: Number of observations in the request.
     """
 
     id: str

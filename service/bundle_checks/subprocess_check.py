@@ -46,6 +46,8 @@ class CheckedBundle:
     """A bundle that passed the check.
 
     Attributes:
+        name: Name of the bundle.
+        kind: Kind of the bundle.
         digest: SHA-256 of the manifest. It depends on every byte of the bundle, because the manifest contains the hash
             of each file.
         golden_values: Number of golden outputs that its graphs reproduced.

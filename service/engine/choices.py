@@ -29,6 +29,7 @@ class StateKind:
 
     Attributes:
         digest: Digest of the model.
+        kind: Kind of the model.
         max_bytes: Maximum size of a packed state of the model.
     """
 

@@ -52,6 +52,7 @@ class Served:
     """Models with the stages that process their requests. A reload replaces the whole object.
 
     Attributes:
+        models: Loaded models.
         digests: Digest of each model by name.
         prefill: First stages of a language model in each mode, for short and for long prompts.
         pools: Pool of each model that has one.

@@ -36,6 +36,7 @@ class ServedSystem(NamedTuple):
     """A system that a request defines.
 
     Attributes:
+        stages: Stages that filter with the system.
         digest: Digest of the system, which its states contain.
         own_bytes: Memory of the system without its pool slots, in bytes.
     """

@@ -163,6 +163,8 @@ class Connection(asyncio.Protocol):
     """Base class of connections with flow control. A connection is closed if its client reads nothing for a long time.
 
     Attributes:
+        transport: Transport of the connection.
+        manager: Object that limits the number of connections.
         writable: Event that is not set while the client reads too slowly.
     """
 

@@ -33,6 +33,8 @@ class ChoiceWriter:
 
     Attributes:
         index: Position of the choice in the reply.
+        job: Job that generates the text.
+        body: Validated request.
     """
 
     index: int

@@ -131,6 +131,11 @@ class RunningFilter:
     """A running filter request. It stores what is needed to build the reply.
 
     Attributes:
+        request: HTTP request.
+        job: Job that filters the observations.
+        model: Name of the model.
+        passes: Number of reweighting passes.
+        exchange: Object that opens and saves the states of the request.
         notes: Warnings about the request.
     """
 

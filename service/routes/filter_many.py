@@ -81,6 +81,8 @@ class RunningSeries:
     Attributes:
         names: Names of its columns. None if the request contains rows (`observations`).
         request: Request with all series.
+        part: Series as a part of the job of the request.
+        running: Request that contains only this series.
     """
 
     names: tuple[str, ...] | None

@@ -35,14 +35,18 @@ class LiveStream:
     """An open live stream. It parses observations, reserves memory for their replies, and ends when it is idle.
 
     Attributes:
+        job: Job that filters the observations.
+        exchange: Object that opens and saves the states of the request.
         model: Name of the model.
         passes: Number of reweighting passes.
         size: Number of components of an observation.
         has_capacity: Event that is set when memory for replies was released.
+        lease: Reserved memory for replies.
         fields: Names of the fields of each reply. None selects all fields.
         notes: Warnings that are sent with each state and at the end.
         known: Names of the columns whose future values are known.
         received_at: Time of the event loop at which the last observation was received.
+        timer: Timer that ends the stream when it is idle.
         leased_replies: Number of replies for which memory is reserved.
         sending: Number of replies that are being sent.
         frames: Interface for passing frames without waking a task, if the server supports it.

@@ -22,6 +22,9 @@ class MergedState:
     Attributes:
         step: Step with the estimate of the merged state.
         weights: Weight of each state with "covariance_intersection". None with "precision".
+        seed: Random seed of the merged state.
+        timings: Durations of the phases of the request.
+        state: Packed merged state. None unless requested.
     """
 
     step: FilterStep

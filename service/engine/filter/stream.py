@@ -28,6 +28,7 @@ class FilterStreamOptions:
         levels: Levels of the intervals.
         horizon: Horizons of the forecasts after each observation.
         samples: Number of samples of the state.
+        seed: Random seed of the samples.
         alarm: Rule for alarms.
         passes: Number K of reweighting passes. If None, the default of the model is used.
         range: Limits of the estimates and forecasts.

@@ -27,7 +27,10 @@ class DecodeStage:
     """Stage that advances the unfinished continuations of a batch of requests by one token.
 
     Attributes:
+        model: Language model.
+        mode: Decoding mode.
         max_rows: Maximum number of sequences in a step.
+        metrics: Metrics of the server.
         drift: Object that compares the modes for some of the completed texts.
     """
 

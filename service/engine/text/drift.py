@@ -44,6 +44,7 @@ class DriftSample:
     """A generated text for which the modes are compared.
 
     Attributes:
+        model: Model that generated the text.
         mode: Mode that generated the text.
         other: Mode with which `mode` is compared.
         prompt: Tokens of the prompt, except the last one.

@@ -47,6 +47,9 @@ class TokenEvent:
     Attributes:
         index: Position of the token in the continuation, counted from 1.
         sample: Position of the continuation in the request, counted from 0.
+        token: Generated token.
+        top_tokens: Most probable tokens at this position. None unless requested.
+        latent: Latent of the last layer, `[H, 2D]`. None unless requested.
     """
 
     index: int
@@ -78,6 +81,8 @@ class Generation:
         last: Last token, which was not emitted as an event.
         texts: Continuations of the prompt.
         input_length: Number of tokens in the prompt.
+        timings: Durations of the phases of the request.
+        state: State after the last token. None unless requested.
         position: Number of tokens that `state` represents.
     """
 

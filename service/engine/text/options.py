@@ -20,7 +20,10 @@ class FieldNames:
     """Names of request fields for error messages.
 
     Attributes:
+        prompt: Name of the field with the prompt.
+        max_new_tokens: Name of the field with the maximum number of generated tokens.
         truncate: Name of the field that shortens a prompt. It is empty if there is no such field.
+        decode: Name of the field with the mode.
         whole: Name of the field that determines the size of the reply.
         prefix: Prefix of the names of other fields.
     """
