@@ -35,7 +35,7 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
     numbers are rounded to thousandths. Digits before the decimal point are always kept.
 
     Args:
-        parts: Columns by name. They must include "low90" and "high90", or "std".
+        parts: Mapping from names to columns. It must include "low90" and "high90", or "std".
         digits: Number of digits. None disables rounding.
     """
     if digits is None:

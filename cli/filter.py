@@ -194,7 +194,7 @@ class FilterBatch:
         results: Results of the series or of their columns, in the order of the files.
         has_keys: Whether a file contains several series.
         frames: The frame of each filtered series, as it was read from the file.
-        failed: Error message of each series or file that could not be filtered, by its name.
+        failed: Mapping from names of series or files that could not be filtered to error messages.
     """
 
     sources: Sequence[str]

@@ -57,7 +57,7 @@ def describe(
     """Describe the series that were read from a file, as JSON types.
 
     Args:
-        failed: Error message of each series that could not be read, by its name.
+        failed: Mapping from names of series that could not be read to error messages.
         sample: Sample of a large file that was read instead of the file. Counts are then estimates.
 
     Raises:

@@ -60,7 +60,7 @@ class FileOptions:
         return load_table(file, **self.source)
 
 
-# Type, default and `typer.Option` of options by name.
+# Mapping from names of options to type, default and `typer.Option`.
 OptionTable = Mapping[str, tuple[Any, Any, Any]]
 # Options for reading a file of series (see `rfa.data.read_frame`).
 READING: Final[OptionTable] = {

@@ -34,8 +34,8 @@ SHORT, ZOOM_ROWS, MIN_ZOOM_ROWS = 10, 4, 48
 TOLERANCE, REGULAR_SHARE, GAP, IRREGULAR_GAP = 0.05, 0.9, 1.5, 10.0
 # Size of a mark: MARKS divided by the square root of their number, and at least MIN_MARK.
 MIN_MARK, MARKS = 3.5, 60.0
-# Intervals of the first FIRST_ROWS rows, or of FIRST_SHARE of all rows if that is less, may exceed the panel. A share
-# MARGIN of the panel stays empty.
+# Intervals of the first FIRST_ROWS rows, or of FIRST_SHARE of all rows if that is less, may exceed the panel. A
+# fraction MARGIN of the panel stays empty.
 FIRST_ROWS, FIRST_SHARE, MARGIN = 20, 0.5, 0.05
 # An outlier is marked in columns whose deviation is at least this fraction of the largest one.
 DEVIATION_SHARE: Final = 0.5

@@ -17,7 +17,7 @@ POINTS: Final = rf"^[+-]?([1-9]\d{{0,2}}(\.\d{{3}})+|\d+){EXPONENT}$"
 MAY_HAVE_POINTS: Final = r"^[+-]?([1-9]\d{0,2}\.\d{3}|\d{1,3})$"
 # Cell separators of files with decimal commas.
 SEPARATORS_WITH_DECIMAL_COMMA: Final = (";", "\t")
-# The patterns by the name of their rule. `RULES` has the order in which rules are tried in files with decimal commas,
+# Mapping from names of rules to patterns. `RULES` has the order in which rules are tried in files with decimal commas,
 # and `ORDER_WITH_POINT` the order in other files.
 RULES: Final = {"": PLAIN, "points": POINTS, "decimal comma": DECIMAL_COMMA, "thousands": THOUSANDS}
 ORDER_WITH_POINT: Final = ("", "points", "thousands", "decimal comma")

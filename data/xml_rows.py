@@ -25,7 +25,7 @@ TEXT: Final = "text"
 NUMBERS: Final = re.compile(r"-?\d+(\.\d+)?( -?\d+(\.\d+)?)+")
 COMMENTED: Final = re.compile(r".*/ (\d{9,10})\s*")
 TIME: Final = "time"
-# A row of attributes and nested elements by their names.
+# A row: a mapping from names to attributes and nested elements.
 Row = dict[str, Any]
 
 

@@ -173,8 +173,8 @@ def graph_sources(model: StateFilter) -> dict[str, GraphSource]:
 
 
 def build_graphs(model: StateFilter) -> dict[str, Graph]:
-    """Export and return the graphs of a filter by name. The result is empty for a linear filter, because the server
-    compiles its steps from the configuration."""
+    """Export the graphs of a filter, and return a mapping from names to graphs. The result is empty for a linear
+    filter, because the server compiles its steps from the configuration."""
     if isinstance(model, LinearFilter):
         return {}
     return {name: build_graph(source) for name, source in graph_sources(model).items()}

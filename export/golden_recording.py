@@ -67,7 +67,7 @@ class GoldenRecorder:
 
         Args:
             graph: Name of the graph.
-            inputs: Input of the graph by name.
+            inputs: Mapping from names to inputs of the graph.
             absolute, relative: Tolerances of the check, absolute and relative to the magnitude of a value.
             argmax: Names of outputs whose argmax is also recorded, if it exceeds the second largest value by
                 `SAFE_MARGIN` tolerances.
@@ -91,7 +91,7 @@ class GoldenRecorder:
 
 
 class RecordedCase(NamedTuple):
-    """The index of a recorded case, and its outputs by name."""
+    """The index of a recorded case, and a mapping from names to its outputs."""
 
     case: int
     outputs: dict[str, np.ndarray]

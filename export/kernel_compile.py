@@ -64,7 +64,7 @@ def kernel_files(config: LanguageModelConfig, architectures: Sequence[int]) -> d
     """Compile the GPU kernels of a model.
 
     Returns:
-        Content of the files by name: kernels.json, and the machine code and the PTX of each kernel.
+        Mapping from file names to contents: kernels.json, and the machine code and the PTX of each kernel.
 
     Raises:
         KernelCompilationError: If no kernel supports the model, there are too many kernels, or a kernel does not
@@ -172,7 +172,7 @@ def compiled_kernel(launch: KernelLaunch, architecture: int, file: str) -> tuple
         file: Name of the kernel's files without `.cubin` and `.ptx`.
 
     Returns:
-        Entry of the kernel in kernels.json, and the content of its files by name.
+        Entry of the kernel in kernels.json, and a mapping from names to contents of its files.
 
     Raises:
         KernelCompilationError: If the kernel needs a feature that stored kernels do not support, such as clusters.

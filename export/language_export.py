@@ -147,8 +147,8 @@ def language_golden(
     passes, and check only the cases before them.
 
     Args:
-        graphs: Graphs by name.
-        weights: Tensors of model.safetensors by name.
+        graphs: Mapping from names to graphs.
+        weights: Mapping from names to tensors of model.safetensors.
         config: Configuration of the model.
         prompt: Tokens of the prompt.
     """

@@ -262,8 +262,8 @@ def refusal(config: LanguageModelConfig) -> str | None:
 
 
 def language_graphs(model: LanguageModel) -> dict[str, Graph]:
-    """Return the exported graphs of a model by name: `attention` and, if the model has memory slots, `step` and
-    `prefill`.
+    """Return a mapping from names to exported graphs of a model: `attention` and, if the model has memory slots, `step`
+    and `prefill`.
 
     Raises:
         ValueError: If the mixer is not one of `BUNDLED`.

@@ -62,7 +62,7 @@ class _Lines:
 
 
 def precision_tables(ratio: Array, gain: Array, surprise: Array) -> dict[str, list[float]]:
-    """Fit the tables of one mode, and return them by name.
+    """Fit the tables of one mode, and return a mapping from names to tables.
 
     Args:
         ratio: Squared error divided by the model's variance, after every observation, `[B, N]`.

@@ -55,13 +55,13 @@ def write_bundle(
     Args:
         directory: Directory of the bundle.
         name, kind, family, config: Fields of the manifest.
-        weights: Tensors by name.
-        graphs: Graphs by name. Each is written to `<name>.onnx`.
+        weights: Mapping from names to tensors.
+        graphs: Mapping from names to graphs. Each is written to `<name>.onnx`.
         calibration: Content of calibration.json. Its field "summary" is also written to the manifest.
         golden: Content of golden.json.
         metrics, provenance: Fields of the manifest.
         state: Tensors of the recurrent state. Shapes exclude the batch.
-        extra_files: Content of further files by name.
+        extra_files: Mapping from names of further files to contents.
 
     Raises:
         BundleError: If `open_bundle` rejects the content, or the graphs do not reproduce the golden outputs.

@@ -79,10 +79,10 @@ def fit_each(
     saved: SavedFits | None = None,
     refused: Callable[[str, ValueError], object] | None = None,
 ) -> dict[str, Document]:
-    """Fit all items, and return the results by name, as JSON types and in the order of the items.
+    """Fit all items, and return a mapping from names to results as JSON types, in the order of the items.
 
     Args:
-        items: Items by name.
+        items: Mapping from names to items.
         fit: Function that fits an item. It must call its second argument after every step, with a message and the
             completed fraction of the item. The fractions must sum to 1.
         report: Function that is called after every step with a progress message and the completed fraction of an item.

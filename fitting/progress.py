@@ -16,7 +16,7 @@ import numpy as np
 
 
 class SavedFits:
-    """Stores the completed parts of a fit by name in a file.
+    """Stores the completed parts of a fit in a file, under their names.
 
     Args:
         path: Path of the file. The file and its directory are created when the first part is added.

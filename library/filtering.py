@@ -329,7 +329,7 @@ def ends(name: str, level: float) -> tuple[str, str]:
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the outputs of a row by name, with the name of the column as a prefix of each name."""
+    """Return a mapping from names to outputs of a row. The name of the column is a prefix of each name."""
     of_row = (*SCORES, "alarm", "outlier")
     return {f"{column}_{name}" if name in of_row else name: values for name, values in outputs.items()}
 

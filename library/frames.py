@@ -221,7 +221,8 @@ class PandasData:
         return frame
 
     def _used_levels(self, by: Sequence[str]) -> dict[str, int]:
-        """Return the index levels that are used as columns, by name. If one is the time, set the time column."""
+        """Return a mapping from names to the index levels that are used as columns. If one is the time, set the time
+        column."""
         import pandas
 
         index, used = self._frame.index, {}

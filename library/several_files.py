@@ -64,8 +64,8 @@ def _of_file(named: dict[str, Any], name: str) -> dict[str, Any]:
 
 
 def named_sources(data: Any) -> dict[str, str] | None:
-    """Return the paths of several files by name, or by path if names are not unique. Return None if `data` is a single
-    file, or neither a path nor a list of paths."""
+    """Return a mapping from names of several files to paths. If names are not unique, the keys are paths. Return None
+    if `data` is a single file, or neither a path nor a list of paths."""
     is_one = isinstance(data, str | Path)
     listed = [data] if is_one else data if isinstance(data, list | tuple) else []
     if not listed or not all(isinstance(one, str | Path) for one in listed):

@@ -59,8 +59,8 @@ class Stream:
             fields of `alarm` in `POST /filter`, as in `{"rate": "1/day", "direction": "up", "quiet": 10}`.
         samples: Number of samples of the state to return with each step.
         minimum, maximum: Smallest and largest possible value. No estimate, forecast, bound or sample lies outside.
-        weights: Whether each step contains the `weights` of the models that "default" combines, by name, for each
-            horizon and column.
+        weights: Whether each step contains the `weights` of the models that "default" combines, for each horizon and
+            column.
         known: Names of columns whose future values are known, such as a price or a holiday. See `update`.
         seed: Seed of the samples.
         tz: Time zone of the days and weeks that the default model uses, such as "Europe/Berlin". Times must be in

@@ -12,7 +12,7 @@ from rfa.model.recurrence.slots_reference import SlotParameters
 
 
 def decoder_constants(model: LanguageModel) -> dict[str, Tensor]:
-    """Return the constants of the compiled decoder by name.
+    """Return a mapping from names to constants of the compiled decoder.
 
     nu, kappa, weight_exponent, residual_noise, gamma2, tau, delta and eta2 are `[L, H]`, decay and own_process are
     `[L, H, S]`, and omega is `[H, D]` float64. The gate range, the scale of the process gate and the epsilon of the

@@ -76,8 +76,8 @@ class PagedTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int, pages: int) -> Fields:
-        """Return the type and the shape of each array that is copied to the device, by name. `pages` is the number of
-        pages per stream."""
+        """Return a mapping from names to the type and shape of each array that is copied to the device. `pages` is the
+        number of pages per stream."""
         by_token = dict.fromkeys(("tokens", "positions", "places", "streams"), (torch.int64, (tokens,)))
         starts = dict.fromkeys(("query_starts", "key_starts"), (torch.int32, (streams + 1,)))
         return {**by_token, "last": (torch.int64, (streams,)), **starts, "pages": (torch.int32, (streams, pages))}
@@ -87,7 +87,7 @@ class PagedTokens:
         """Create an instance from arrays with the names, types and shapes that `fields` returns.
 
         Args:
-            given: Arrays by name.
+            given: Mapping from names to arrays.
             n_keys: Upper bound on the number of keys of all streams.
             longest_keys: Upper bound on the number of keys of one stream.
             longest: Upper bound on the number of tokens of one stream.
@@ -106,7 +106,7 @@ def pack_for_pages(ragged: Ragged, pages: Sequence[PageList], scratch: int, to: 
         ragged: The tokens.
         pages: Page indices of each stream, in order, for all its keys.
         scratch: Index of the page for padding.
-        to: Arrays by name.
+        to: Mapping from names to arrays.
     """
     tokens, streams = len(ragged.tokens), len(ragged.counts)
     more = _padding(len(to["tokens"]) - tokens, len(to["last"]) - streams)
@@ -149,8 +149,8 @@ class SlotTokens:
 
     @staticmethod
     def fields(tokens: int, streams: int) -> Fields:
-        """Return the type and the shape of each array that is copied to the device, by name, for a number of tokens and
-        streams."""
+        """Return a mapping from names to the type and shape of each array that is copied to the device, for a number of
+        tokens and streams."""
         by_token = dict.fromkeys(("tokens", "positions", "rows"), (torch.int64, (tokens,)))
         return {**by_token, **dict.fromkeys(("counts", "last"), (torch.int64, (streams,)))}
 

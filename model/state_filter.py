@@ -57,7 +57,7 @@ class Past(NamedTuple):
     """Earlier observations that attention uses.
 
     Args:
-        rows: Rows that earlier calls returned, by name, `[B, C, …]`.
+        rows: Mapping from names to rows that earlier calls returned, `[B, C, …]`.
         lag: Time since each observation, `[B, C]`.
         valid: 1 if a row is valid and 0 otherwise, `[B, C]`.
     """
@@ -142,7 +142,7 @@ class StateFilter(TwoModeNetwork):
 
     @abstractmethod
     def cache_rows(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each part of a cache row, by name."""
+        """Return a mapping from names to the shapes of the parts of a cache row."""
 
     def predict(self, mean: Tensor, covariance: Tensor, dt: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return F(dt), Q(dt), and the mean and covariance before the observation."""

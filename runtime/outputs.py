@@ -99,7 +99,8 @@ class FilterStep:
 
 @dataclass
 class WeightedStep(FilterStep):
-    """A step that also contains the weights of the models in the mixture, by name, for each horizon and component."""
+    """A step that also contains the weights of the models in the mixture for each horizon and component, as a mapping
+    from names."""
 
     weights: dict[str, list[list[float]]] | None
 

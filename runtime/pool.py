@@ -55,7 +55,7 @@ class StatePool:
     """A pool of slots for the state of streams.
 
     Args:
-        fields: Fields of a slot by name.
+        fields: Mapping from names to fields of a slot.
         capacity: Number of slots.
     """
 

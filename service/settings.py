@@ -59,7 +59,7 @@ class Settings(BaseModel):
         super().__init__(**groups, **values)
 
     def flat(self) -> dict[str, Any]:
-        """Return all settings by their names, without groups."""
+        """Return a mapping from names to all settings, without groups."""
         return {
             name: getattr(getattr(self, group), name) for group, kind in GROUPS.items() for name in kind.model_fields
         }
@@ -80,7 +80,7 @@ GROUPS: Final[dict[str, type[SettingsGroup]]] = {
     "state": StateSettings,
     "models": ModelSettings,
 }
-# All settings by their names without groups.
+# Mapping from names to all settings, without groups.
 FIELDS: Final[dict[str, FieldInfo]] = {
     name: field for group in GROUPS.values() for name, field in group.model_fields.items()
 }

@@ -143,8 +143,8 @@ def _encoded(tokenizer: Tokenizer, files: list[Path], field: str) -> Iterator[tu
 
 
 def file_hashes(files: list[Path]) -> dict[str, str]:
-    """Return the SHA-256 of each file, by file name. Names that occur more than once are preceded by the name of the
-    directory.
+    """Return a mapping from file names to SHA-256 hashes. Names that occur more than once are preceded by the name of
+    the directory.
     """
     names = Counter(file.name for file in files)
     found = {}

@@ -26,7 +26,7 @@ class TrainingConfig(SequenceTrainingConfig):
             modes.
         recurrent_share: Weight of the loss of the recurrent mode if both modes are trained. The loss of the attention
             mode has the remaining weight.
-        own_rows: Whether each row of a batch trains only one mode, which takes half the time per token. The share
+        own_rows: Whether each row of a batch trains only one mode, which takes half the time per token. The fraction
             `recurrent_share` of the rows trains the recurrent mode, and the others the attention mode. By default, all
             rows train both modes.
         vary_passes: Whether successive steps use 1, 2, … `inner` reweighting passes in turn, so that requests can
@@ -108,7 +108,7 @@ class LanguageRun:
 
 
 def load_variants() -> dict[str, dict[str, Any]]:
-    """Return the variants by name, with their titles and their overrides of model and training."""
+    """Return a mapping from names of variants to titles and overrides of model and training."""
     variants: dict[str, dict[str, Any]] = json.loads(VARIANTS_FILE.read_text())
     return variants
 

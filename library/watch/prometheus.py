@@ -162,7 +162,7 @@ class Prometheus:
             return [_series(one) for one in data["result"]]
 
     def metadata(self) -> dict[str, str]:
-        """Return the types of metrics by name. The result is empty if the server has no metadata."""
+        """Return a mapping from names to types of metrics. The result is empty if the server has no metadata."""
         try:
             data = self._get("metadata", {"limit": str(MOST_NAMES)})
             with _of_this_api("metadata"):

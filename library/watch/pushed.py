@@ -38,8 +38,8 @@ class Router:
         self._bytes = 0
 
     def route(self, samples: Iterable[Samples]) -> dict[str, list[Samples]]:
-        """Return the samples that each query selects, by the name of the query. Samples that no query selects are left
-        out."""
+        """Return a mapping from names of queries to the samples that they select. Samples that no query selects are
+        left out."""
         found: dict[str, list[Samples]] = {}
         for one in samples:
             names = self._names.get(one.labels)

@@ -148,13 +148,13 @@ class Bundle:
         return self._golden
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return the tensors of model.safetensors by name. They are read-only and shared by all sessions of this
-        bundle."""
+        """Return a mapping from names to tensors of model.safetensors. They are read-only and shared by all sessions of
+        this bundle."""
         return dict(self._weights)
 
     def constants(self) -> dict[str, np.ndarray] | None:
-        """Return the arrays of decoder.safetensors by name. Return None if the bundle does not contain that file. The
-        arrays are read-only."""
+        """Return a mapping from names to arrays of decoder.safetensors. Return None if the bundle does not contain that
+        file. The arrays are read-only."""
         return None if self._constants is None else dict(self._constants)
 
     @property

@@ -118,8 +118,8 @@ def check_golden_document(
 
     Args:
         document: Content of golden.json.
-        graphs: Interfaces of the graphs by name.
-        tensors: Tensors of model.safetensors by name.
+        graphs: Mapping from names of graphs to interfaces.
+        tensors: Mapping from names to tensors of model.safetensors.
         vocab_size: Vocabulary size of a language model. None for other models.
 
     Raises:
@@ -240,7 +240,7 @@ def run_golden(golden: Mapping[str, Any], sessions: Mapping[str, Session], weigh
 
 
 def run_graph(sessions: Mapping[str, Session], graph: str, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Run a graph and return all its outputs by name."""
+    """Run a graph, and return a mapping from names to its outputs."""
     session = sessions[graph]
     names = [node.name for node in session.get_outputs()]
     try:
@@ -257,8 +257,8 @@ def decode_source(
 
     Args:
         source: Input of a case in golden.json.
-        weights: Tensors of model.safetensors by name.
-        outputs: Outputs by name of each earlier case.
+        weights: Mapping from names to tensors of model.safetensors.
+        outputs: For each earlier case, a mapping from names to outputs.
     """
     if "tensor" in source:
         return weights[source["tensor"]][None]

@@ -91,7 +91,7 @@ def read_graph(
         data: Encoded ONNX model.
         file: Name of the file, for error messages.
         initializers: Placeholders that the graph must contain. Other placeholders are rejected.
-        tensors: Tensors of the bundle by name. A placeholder has the dtype and shape of its tensor.
+        tensors: Mapping from names to tensors of the bundle. A placeholder has the dtype and shape of its tensor.
 
     Raises:
         BundleError: If the graph is rejected. The message names the file and the reason.

@@ -106,7 +106,7 @@ def check_confidences(
     Args:
         calibration: Content of calibration.json.
         sessions: Sessions by graph name.
-        weights: Tensors of model.safetensors by name.
+        weights: Mapping from names to tensors of model.safetensors.
 
     Returns:
         The number of compared confidences.

@@ -117,7 +117,7 @@ class CompiledSteps:
 
     Attributes:
         module: Module of the part of the kernel that compiles most slowly.
-        layout: Shapes of the parts of the state, by name.
+        layout: Mapping from names of the parts of the state to shapes.
     """
 
     runtime = "compiled"
@@ -179,7 +179,7 @@ class CompiledSteps:
         return {name: part[0] for name, part in self.split(tensors[STATE][None]).items()}
 
     def split(self, states: Array) -> dict[str, Array]:
-        """Return the parts of states `[rows, S]` by name."""
+        """Return a mapping from names to parts of states `[rows, S]`."""
         return {name: states[:, self._places[name]].reshape(-1, *shape) for name, shape in self.layout.items()}
 
     def advance(self, pool: StatePool, batch: Batch, readout: Readout, *, traced: bool) -> tuple[StepOutputs, Traced]:

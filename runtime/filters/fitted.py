@@ -21,9 +21,9 @@ class Models(Mapping[str, dict[str, Any]]):
     """Fitted systems by the names of their series.
 
     Attributes:
-        systems: Documents of the systems, by name.
+        systems: Mapping from names of series to documents of systems.
         fits: Description of each fit: parameters with standard errors, likelihoods and tried structures.
-        failed: Error messages of series that could not be fitted, by name.
+        failed: Mapping from names of series that could not be fitted to error messages.
     """
 
     systems: dict[str, dict[str, Any]]

@@ -22,7 +22,7 @@ def _positive(raw: Array) -> Array:
 
 
 def series_constants(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the constants by name.
+    """Return a mapping from names to constants.
 
     They are constants of the heads `[L, H]`; `decay` and `own_process` `[L, PATCH, H, S]`, for 1 to PATCH cells since
     the last complete patch; the frequencies `omega` `[H, D]`; the initial memory slots; and scalars.

@@ -27,7 +27,8 @@ class ContextFormat:
     """Converts the contexts of a model to bytes and back.
 
     Args:
-        shapes: Shapes of the arrays by name: "means", "precisions" and further state in the order of the manifest.
+        shapes: Mapping from names of arrays to shapes: "means", "precisions" and further state in the order of the
+            manifest.
     """
 
     shapes: Mapping[str, tuple[int, ...]]

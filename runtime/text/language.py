@@ -56,7 +56,7 @@ class Language(ABC):
         runtime: Name of the runtime: "onnx", "compiled" or "torch".
         modes: Decoding modes. The last one is the default.
         pool: Pool of recurrent contexts. It is not used by a model without recurrent mode.
-        initial: State of a recurrent context before its first token, by name.
+        initial: State of a recurrent context before its first token, as a mapping from names to arrays.
         passes: Range of the number of reweighting passes K that recurrent contexts may use.
         context_bytes: Maximum size of a packed context.
         cache_bytes: Main memory per token of an attention context.

@@ -1,4 +1,4 @@
-"""Outputs of a series as columns by name.
+"""Outputs of a series as a mapping from names to columns.
 
 Models for any series return the mean 0 and the deviation UNKNOWN for a component that has had no value yet. Here, such
 numbers become NaN.
@@ -53,11 +53,12 @@ class Columns:
                 self._parts[f"smoothed.{what}.{name}"] = [column]
 
     def arrays(self) -> dict[str, Array]:
-        """Return all columns by name."""
+        """Return a mapping from names to all columns."""
         return {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in self._parts.items()}
 
     def ahead(self, found: Ahead, levels: Sequence[str]) -> dict[str, Array]:
-        """Return the forecasts after the last observation as columns by name. The column `t` contains their times."""
+        """Return a mapping from names to columns of the forecasts after the last observation. The column `t` contains
+        their times."""
         groups = (
             self._each("mean", found.moments[:, 0]), self._each("median", found.moments[:, 2]),
             self._each("std", found.moments[:, 1]), self._bands("", levels, found.bands),

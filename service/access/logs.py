@@ -50,7 +50,7 @@ def configure_logging(settings: Settings) -> None:
 
 
 def log_fields(record: logging.LogRecord) -> dict[str, Any]:
-    """Return the fields of a record by name. The first field is the request id, if the record has one."""
+    """Return a mapping from names to fields of a record. The first field is the request id, if the record has one."""
     fields: Mapping[str, Any] = getattr(record, "fields", {})
     own = getattr(record, "request_id", "")
     return {"id": own, **fields} if own else dict(fields)

@@ -78,7 +78,7 @@ class Client:
 
     Args:
         name: Tenant of the API key, or network address of the client.
-        quotas: Limits by the name of the quota. A quota that is missing has no limit.
+        quotas: Mapping from names of quotas to limits. A quota that is missing has no limit.
         streams: Number of live streams by client. All clients share this counter.
         count_refusal: Function that is called with the name of the quota for each rejection.
         clock: Function that returns the time in seconds.

@@ -36,7 +36,7 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
     """Check that each row of a batch reproduces the golden outputs, and that the graphs run with the longest inputs.
 
     Args:
-        sessions: Sessions of the graphs of the bundle, by name.
+        sessions: Mapping from names of graphs to sessions.
 
     Raises:
         BundleError: If a row differs, or the runtime fails.

@@ -33,8 +33,8 @@ class Models:
     """Loaded models by name. The first language model and the first filter are the defaults.
 
     Attributes:
-        languages: Language models, by name.
-        filters: Filters, by name.
+        languages: Mapping from names to language models.
+        filters: Mapping from names to filters.
         facts: Description of each model in the reply to /info.
     """
 

@@ -53,11 +53,12 @@ class Served:
 
     Attributes:
         models: Loaded models.
-        digests: Digest of each model by name.
+        digests: Mapping from names of models to digests.
         prefill: First stages of a language model in each mode, for short and for long prompts.
         pools: Pool of each model that has one.
         make: Function that builds the stages of a filter.
-        stages: Stages of filters by name, number of components, and number of columns with known future values.
+        stages: Stages of filters. The keys are name, number of components, and number of columns with known future
+            values.
     """
 
     models: Models

@@ -47,8 +47,8 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     """Check the names, dtypes, shapes and values of arrays.
 
     Args:
-        found: Arrays by name.
-        rules: Rule for each array by name.
+        found: Mapping from names to arrays.
+        rules: Mapping from names of arrays to rules.
         file: Name of the file, for error messages.
 
     Raises:

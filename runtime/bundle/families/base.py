@@ -39,7 +39,7 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def weights(self, shapes: Mapping[str, tuple[int, ...]]) -> Rules:
-        """Return the rule for each array of model.safetensors, by name.
+        """Return a mapping from names of arrays of model.safetensors to rules.
 
         Args:
             shapes: Shapes of the arrays. They determine sizes that the configuration leaves open.
@@ -65,11 +65,11 @@ class FamilyConfig(Strict):
 
     @abstractmethod
     def graphs(self) -> dict[str, GraphRule]:
-        """Return the rule for each graph of the bundle, by name."""
+        """Return a mapping from names of graphs of the bundle to rules."""
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interface of each graph that the golden cases run, by name. For families whose steps are compiled,
-        these are the interfaces of the compiled functions."""
+        """Return a mapping from names of the graphs that the golden cases run to interfaces. For families whose steps
+        are compiled, these are the interfaces of the compiled functions."""
         return graphs
 
     def constants(self, weights: Mapping[str, AnyArray]) -> Rules | None:

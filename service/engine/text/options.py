@@ -93,7 +93,7 @@ class GenerateOptions:
 
     @property
     def token_ids(self) -> dict[str, Sequence[int]]:
-        """Token ids in the request, by the name of the field that contains them."""
+        """Mapping from names of fields to the token ids that they contain."""
         prompt = () if isinstance(self.prompt, str) else self.prompt
         return {
             self.names.prompt: prompt,
