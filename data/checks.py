@@ -55,8 +55,8 @@ def check_clock(
     if not is_dated and back > MOST_FALLING:
         value = next((name for name in others if numeric_sample(columns[name]) is not None), clock)
         raise ValueError(
-            f"column {clock!r} has the name of a time column, but its values decrease in {back:.0%} of the rows; give "
-            f"--time {clock!r} if it contains the times, or choose value columns with --column {value!r}"
+            f"column {clock!r} has the name of a time column, but its values decrease in {back:.0%} of the rows; "
+            f"specify --time {clock!r} if it contains the times, or choose value columns with --column {value!r}"
         )
     labels = [name for name in others if _may_label(columns[name])]
     if labels and back > MOST_BACK and repeated > 0:
@@ -80,7 +80,7 @@ def _are_pairs(times: np.ndarray, columns: Sequence[Any]) -> bool:
 
 def _ask(problem: str, label: str, clock: str) -> str:
     by = f"--by {label!r} if it labels several series, or " if label else ""
-    return f"{problem}; give {by}--time {clock!r} if the rows are one series"
+    return f"{problem}; specify {by}--time {clock!r} if the rows are one series"
 
 
 def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: int) -> None:
@@ -88,7 +88,7 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
     if not EARLIEST <= times[row] <= LATEST:
         year = 1970 + times[row] / (365.25 * DAY)
         raise ValueError(
-            f"row {first_row + row}, column {clock!r}: the time is in the year {year:.0f}; give --time {clock!r} if "
+            f"row {first_row + row}, column {clock!r}: the time is in the year {year:.0f}; specify --time {clock!r} if "
             "this is correct, or correct the cell"
         )
     steps = np.diff(ordered)
@@ -99,7 +99,7 @@ def _check_range(clock: str, times: np.ndarray, ordered: np.ndarray, first_row: 
             row = int(np.flatnonzero(times == odd)[0])
             raise ValueError(
                 f"row {first_row + row}, column {clock!r}: the time is {steps[at] / (365.25 * DAY):.0f} years away "
-                f"from most others; give --time {clock!r} if this is correct, or correct the cell"
+                f"from most others; specify --time {clock!r} if this is correct, or correct the cell"
             )
 
 

@@ -88,7 +88,7 @@ class AmbiguousDates(ValueError):
 
     def __init__(self, name: str, cell: str, formats: list[str]) -> None:
         options = " or ".join(f"--time-format={each!r}" for each in formats)
-        super().__init__(f"column {name!r}: {cell!r} matches several time formats; give {options}")
+        super().__init__(f"column {name!r}: {cell!r} matches several time formats; specify {options}")
         self.formats = formats
 
 
@@ -306,7 +306,7 @@ def _guess_format(cells: Any, name: str, zone: str, rows: np.ndarray, begins: np
     several formats match, the only one of them for which times do not decrease."""
     first = cells[0].as_py()
     read: dict[str, Any] = {}
-    problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; give it with "
+    problem = f"row {rows[0]}, column {name!r}: {first!r} is not in a known time format; specify it with "
     problem += "--time-format, such as '%d.%m.%Y %H:%M'"
     for time_format in _sampled_formats(cells) or candidate_formats(str(first)):
         try:

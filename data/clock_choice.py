@@ -273,7 +273,7 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
         ):
             unknown = next((cell for cell in cells if not _is_date(cell)), cells[0])
             raise ValueError(
-                f"column {name!r}: {unknown!r} may be a time in an unknown format; give --time {name!r} "
+                f"column {name!r}: {unknown!r} may be a time in an unknown format; specify --time {name!r} "
                 f"--time-format and its format, such as '%d.%m.%Y %H:%M', or {choose}"
             )
         is_offset = name.strip().lower() in OFFSET_NAMES and numbers is not None and len(set(numbers.tolist())) > 2
@@ -281,11 +281,11 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
             given = " or ".join([f"--time {name!r}", *(f"--time-format {form!r}" for form in forms)])
             given = f"--time {name!r} --time-format {forms[0]!r}" if forms and "%" in forms[0] else given
             increases = "" if is_offset or is_day else "increases and "
-            raise ValueError(f"column {name!r} {increases}may be the time; give {given}, or {choose}")
+            raise ValueError(f"column {name!r} {increases}may be the time; specify {given}, or {choose}")
     named = [name for name in columns if re.fullmatch(VALUE_NAME, name.strip())]
     if len(named) > 2 and 2 * len(named) >= len(columns):
         raise ValueError(
-            f"the names of the columns are numbers or times, such as {named[0]!r}; if each row is a series, give "
+            f"the names of the columns are numbers or times, such as {named[0]!r}; if each row is a series, specify "
             f"--by {next(iter(columns))!r}; if the file has no header, choose value columns with --column "
             f"{named[0]!r}"
         )

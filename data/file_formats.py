@@ -171,7 +171,7 @@ def may_be_table(name: str) -> bool:
 
 def _refuse_tables(names: list[str], chosen: str | None) -> str:
     if not names:
-        return "this ZIP archive has no table; unpack it and give a file"
+        return "this ZIP archive has no table; unpack it and specify a file"
     listed = ", ".join(map(repr, names[:MOST_LISTED])) + (" and more" if len(names) > MOST_LISTED else "")
     wrong = "" if chosen is None else f", and --sheet {chosen!r} does not match exactly one of them"
     return f"this ZIP archive has the tables {listed}{wrong}; choose one with --sheet {names[0]!r}"

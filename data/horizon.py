@@ -36,7 +36,7 @@ def parse_horizon(text: str) -> tuple[int, float]:
     if found is None or not found[0].is_integer():
         raise ValueError(
             "--horizon must be a number of rows such as 24, or a duration such as 30min, 6h, 2 days "
-            f"or 1w, got {text!r}; if rows are months, give a number of rows"
+            f"or 1w, got {text!r}; if rows are months, specify a number of rows"
         )
     if found[0] > MOST_AHEAD:
         raise ValueError(f"--horizon must be at most {MOST_AHEAD:,} rows, got {text!r}")

@@ -52,7 +52,7 @@ def read_blocks(document: Any, read: Read) -> Table | None:
 
     for count, (labels, table) in enumerate(_blocks(document, {}, attempt, MOST_LEVELS)):
         if count == MOST_BLOCKS:
-            raise ValueError(f"this JSON has more than {MOST_BLOCKS:,} tables; give an array of objects, or CSV")
+            raise ValueError(f"this JSON has more than {MOST_BLOCKS:,} tables; use an array of objects, or CSV")
         groups.setdefault(tuple(table.columns), []).append((labels, table))
 
     def rank(blocks: Sequence[Block]) -> tuple[bool, int]:

@@ -53,11 +53,11 @@ def read_json(content: bytes) -> Table:
         found = read_blocks(document, _read)
     except (AttributeError, IndexError, KeyError, TypeError, OverflowError) as error:
         raise ValueError(
-            f"a row or series of this JSON differs in form from the others ({type(error).__name__}: {error}); give an "
+            f"a row or series of this JSON differs in form from the others ({type(error).__name__}: {error}); use an "
             'array of objects such as [{"time": …, "value": …}], or CSV'
         ) from None
     if found is None:
-        raise ValueError('this JSON has no rows; give an array of objects such as [{"time": …, "value": …}], or CSV')
+        raise ValueError('this JSON has no rows; use an array of objects such as [{"time": …, "value": …}], or CSV')
     return found
 
 
@@ -129,7 +129,7 @@ def _read_list(document: list[Any]) -> Table | None:
         )
         rows = document[1:] if has_header else document
         if any(len(row) != len(names) for row in rows):
-            raise ValueError(f"the rows differ in length; give each row {len(names)} values, as many as the first row")
+            raise ValueError(f"the rows differ in length; each row must have {len(names)} values, like the first row")
         return table_of_columns({str(name): [row[k] for row in rows] for k, name in enumerate(names)})
     return None if any(isinstance(row, list | Mapping) for row in document) else table_of_columns({"value": document})
 

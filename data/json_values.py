@@ -92,7 +92,7 @@ def table_of_columns(columns: Mapping[str, Sequence[Any]]) -> Table:
         ValueError: If the lists differ in length.
     """
     if len({len(cells) for cells in columns.values()}) > 1:
-        raise ValueError("the columns differ in length; give the same number of values for each")
+        raise ValueError("the columns differ in length; all columns must have the same number of values")
     named = zip(unique_names([str(name) for name in columns]), columns.values(), strict=True)
     return Table({name: column_of(cells) for name, cells in named})
 

@@ -80,7 +80,7 @@ def _read(path: Path) -> bytes:
     if not path.exists():
         raise ValueError(f"file {str(path)!r} does not exist")
     if path.is_dir():
-        raise ValueError(f"{path} is a directory; give one of its files, or use `rfa forecast {path}`")
+        raise ValueError(f"{path} is a directory; specify one of its files, or use `rfa forecast {path}`")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -94,7 +94,7 @@ def _fetch(url: str) -> bytes:
         import fsspec
     except ModuleNotFoundError:
         raise ValueError(
-            f"reading {url} needs fsspec; install it with pip install 'rfa-server[remote]', or give a file"
+            f"reading {url} needs fsspec; install it with pip install 'rfa-server[remote]', or specify a file"
         ) from None
     try:
         with fsspec.open(url, "rb") as file:

@@ -81,7 +81,7 @@ def check_epoch(clock: str, times: np.ndarray, *, is_dated: bool) -> None:
     if others:
         choices = " or ".join(f"--time-format {word!r}" for word in others)
         raise ValueError(
-            f"column {clock!r}: numbers from {least:.10g} to {most:.10g} may be dates; give {choices}, or {usual}"
+            f"column {clock!r}: numbers from {least:.10g} to {most:.10g} may be dates; specify {choices}, or {usual}"
         )
 
 
@@ -117,7 +117,7 @@ def check_units(columns: Mapping[str, Any], by: Sequence[str]) -> None:
         if 1 < len(found) <= len(column) // 2 and not is_determined:
             shown = " and ".join(repr(str(cell)) for cell in found[:2])
             raise ValueError(
-                f"column {name!r} contains the units {shown}, but a series must have one unit; give --by {name!r}"
+                f"column {name!r} contains the units {shown}, but a series must have one unit; specify --by {name!r}"
             )
 
 
@@ -140,7 +140,7 @@ def check_labels(columns: Mapping[str, Any], clock: str) -> None:
         ):
             shown = " and ".join(repr(str(cell)) for cell in list(counts)[:2])
             raise ValueError(
-                f"column {name!r} alternates between {shown}; give --by {name!r} if it labels several series, or "
+                f"column {name!r} alternates between {shown}; specify --by {name!r} if it labels several series, or "
                 f"--time {clock!r} if the rows are one series"
             )
 
@@ -206,12 +206,12 @@ def zone_of(clock: str, columns: Mapping[str, Any], names: Sequence[str] = ()) -
             if len(cells) > 1:
                 raise ValueError(
                     f"column {name!r} has several time zones, such as {cells[0]!r} and {cells[1]!r}; write the times "
-                    f"in UTC; if all times are in {cells[0]!r}, give --by {name!r} and --tz {cells[0]!r}"
+                    f"in UTC; if all times are in {cells[0]!r}, specify --by {name!r} and --tz {cells[0]!r}"
                 )
             return cells[0], f"in column {name!r}"
         if len(cells) == 1 and words <= ZONE_NAMES and is_local(columns[clock]) and not zone_minutes(column):
             raise ValueError(
-                f"column {name!r}: {cells[0]!r} is not a known name of a time zone; give --tz and its name, such as "
+                f"column {name!r}: {cells[0]!r} is not a known name of a time zone; specify --tz and its name, such as "
                 "--tz 'Europe/Berlin', or --tz 'Etc/UTC'"
             )
     return None

@@ -187,7 +187,7 @@ def train_filter(
         if linear.observation_size != size:
             raise ValueError(
                 f"the observation matrix has {linear.observation_size} rows, but the data have {size} columns; "
-                "give it one row for each column"
+                "it must have one row for each column"
             )
         return _written(directory, "linear", linear, record, source.validation)
     return _train_deep(run, source, data, directory, record, report=report, show_progress=show_progress)

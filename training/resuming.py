@@ -27,7 +27,7 @@ CHECKPOINT = ("config.json", "model.safetensors", OPTIMISER_FILE, PROGRESS_FILE,
 # Name of the directory of a complete checkpoint while its files are moved. That of an unfinished one also has a suffix.
 WHOLE = ".checkpoint"
 # Message for a finished run.
-LEFT = "{} is finished; give a larger --steps to continue it"
+LEFT = "{} is finished; specify a larger --steps to continue it"
 
 
 @contextmanager

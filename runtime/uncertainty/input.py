@@ -189,7 +189,7 @@ def check_readout(levels: Sequence[float], horizon: Sequence[float], samples: in
         if level > HIGHEST_LEVEL:
             raise _error(f"levels[{i}]", f"must be at most {HIGHEST_LEVEL!r}, got {level!r}")
         if level in levels[:i]:
-            raise _error(f"levels[{i}]", "is a duplicate; give each level once", "duplicate")
+            raise _error(f"levels[{i}]", "is a duplicate; specify each level only once", "duplicate")
     for i, distance in enumerate(horizon):
         if not 0 <= distance <= 1e30:
             raise _error(f"horizon[{i}]", f"must be >= 0 and finite, got {distance:g}")

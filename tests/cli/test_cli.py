@@ -281,7 +281,7 @@ def test_what_a_file_has_too_much_of_is_said_in_its_own_words(tmp_path: Path) ->
     code, _, err = rfa("filter", tmp_path / "large.csv", "--bundle", "auto")
     assert code == 1 and "row 3, column 'y': values must be at most 1e+12 in absolute value, got 1e+15" in err
     code, _, err = rfa("filter", EXAMPLE, "--horizon", "3mo")
-    assert code == 1 and "if rows are months, give a number of rows" in err
+    assert code == 1 and "if rows are months, specify a number of rows" in err
 
 
 def test_a_folder_that_is_called_like_a_model_is_in_nobodys_way(

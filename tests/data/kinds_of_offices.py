@@ -104,7 +104,7 @@ def mixed() -> Iterator[Kind]:
     yield Kind(
         "epochs in seconds and milliseconds",
         rows_of("time,y\n", lambda k: f"{(1704067200 + 60 * k) * (1 if k < 15 else 1000)},{VALUES[k]}"),
-        refused="years away from most others; give --time 'time'",
+        refused="years away from most others; specify --time 'time'",
         mended={"time": "time"},
     )
     yield Kind(

@@ -45,7 +45,7 @@ def test_decimal_years_are_asked_for() -> None:
     ("header", "columns", "message", "options"),
     [
         (["time", "y"], [PAIRS, VALUES], "50% of the rows repeat the time of another row", {"time": "time"}),
-        (["time", "unit", "y"], [TIMES, UNITS, VALUES], "give --by 'unit'", {"by": ["unit"]}),
+        (["time", "unit", "y"], [TIMES, UNITS, VALUES], "specify --by 'unit'", {"by": ["unit"]}),
         (["a", "20.5"], [["b", "c"] * (ROWS // 2), VALUES], "if the file has no header", {"columns": ["20.5"]}),
         (["x", "n"], [VALUES, [3 * k + k % 2 for k in range(ROWS)]], "'n' increases", {"columns": ["x"]}),
         (["run", "y"], [[f"r{k}/{k * k}" for k in range(ROWS)], VALUES], "may be a time", {"columns": ["y"]}),

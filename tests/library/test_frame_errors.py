@@ -62,7 +62,7 @@ def test_what_is_no_measurement_is_left_alone() -> None:
         (
             lambda: pd.DataFrame({"time": ["1/2/2024", "1/3/2024"], "x": [1.0, 2]}),
             {},
-            "matches several time formats; give time_format='%d/%m/%Y' or time_format=",
+            "matches several time formats; specify time_format='%d/%m/%Y' or time_format=",
         ),
         (lambda: pd.DataFrame({"time": ["2024-01-01"], "x": [1.0]}), {"tz": "Mars"}, "unknown time zone 'Mars'"),
         (lambda: np.zeros((2, 2, 2)), {}, "3 dimensions"),
