@@ -62,8 +62,8 @@ def _day_columns(names: Sequence[str]) -> list[str]:
 
 
 def _months(columns: dict[str, Any]) -> tuple[list[datetime], list[str]]:
-    """Return the month of each row, and the columns that contain the months. These are either dates that are the first
-    of a month, or a year and a month."""
+    """Return the month of each row, and the columns that contain the months. They contain either the first day of each
+    month, or a year and a month."""
     import pyarrow as pa
 
     parts = find_parts(columns)

@@ -11,7 +11,8 @@ MOST_CHARACTERS: Final = 2**28
 
 
 def begins_with(text: str, is_line: Callable[[str], bool], share: float) -> bool:
-    """Return whether at least this fraction of the first lines of a text pass a test. Empty lines are not tested."""
+    """Return whether at least the given fraction of the first lines of a text passes a test. Empty lines are not
+    tested."""
     first = [line for line in text[:PREVIEW_CHARACTERS].splitlines()[:PREVIEW] if line.strip()]
     return bool(first) and sum(map(is_line, first)) >= share * len(first)
 

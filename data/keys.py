@@ -227,7 +227,7 @@ def _label_codes(table: Table, name: str, most: int | None) -> np.ndarray | None
 
 
 def cell_codes(column: Any) -> np.ndarray:
-    """Encode cells as integers from 0, such that equal cells have the same code. Missing cells are encoded as -1."""
+    """Encode cells as integers from 0. Equal cells have the same code. Missing cells are encoded as -1."""
     import pyarrow.compute as pc
 
     encoded = pc.dictionary_encode(combine_chunks(_key_column(column)))

@@ -109,7 +109,7 @@ def wide_keys(table: Table) -> list[str]:
 
 
 def _are_many_dates(steps: Sequence[str]) -> bool:
-    """Return whether so many column names are dates that a column of dates cannot be the time of the rows."""
+    """Return whether too many column names are dates for a column of dates to be the time column."""
     return len(steps) >= MANY_STEPS and bool(_as_dates(steps))
 
 

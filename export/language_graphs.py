@@ -229,7 +229,7 @@ def _passes_input(model: LanguageModel) -> dict[str, Tensor]:
 
 
 def carried_state(state: State) -> dict[str, Tensor]:
-    """Return the tensors of a state that a recurrent graph reads and returns, in this order. The position is not
+    """Return the tensors of a state in the order in which a recurrent graph reads and returns them. The position is not
     included."""
     return {name: part.contiguous() for name, part in state._asdict().items() if name != "position"}
 

@@ -145,7 +145,7 @@ class TableFilter:
         return _keys(table, self.columns.key)[1]
 
     def forget_all_but(self, table: pa.Table) -> None:
-        """Remove the series that do not occur in this table from the pool."""
+        """Remove the series that do not occur in the table from the pool."""
         keys = self.keys(table)
         self.streams.remove([key for key in self.streams if key not in keys])
 
@@ -170,7 +170,7 @@ class TableFilter:
         return found
 
     def _estimates(self, outputs: StepOutputs, values: Array) -> dict[str, Array]:
-        """Return the columns with estimates for these rows. They have the same names as in `rfa.filter`."""
+        """Return the columns with estimates for the given rows. They have the same names as in `rfa.filter`."""
         fields, request = self.columns.fields, self.streams.request
         found: dict[str, Array] = {}
         for a, name in enumerate(self.columns.values):

@@ -30,7 +30,7 @@ def is_simulated() -> bool:
 
 
 def is_gpu(device: torch.device) -> bool:
-    """Return whether GPU kernels process tensors on this device, which is also the case for a simulated GPU."""
+    """Return whether GPU kernels process tensors on the given device, which is also the case for a simulated GPU."""
     return device.type == "cuda" or is_simulated()
 
 

@@ -49,7 +49,7 @@ class Entry:
 
 
 def entry_of(kernel: Any, *arguments: Any) -> Entry:
-    """Return the entry of a `kernel_jit` kernel for arguments of these types. Tuples are passed as views."""
+    """Return the entry of a `kernel_jit` kernel for arguments of the given types. Tuples are passed as views."""
     return Entry(kernel, tuple(member_type(typeof(argument)) for argument in arguments))
 
 
@@ -61,7 +61,7 @@ class Callee:
         self._entry: Entry | None = None
 
     def entry(self, content: tuple[Any, ...], *arguments: Any) -> Entry:
-        """Return the entry of the kernel. The first call compiles it for arguments of these types."""
+        """Return the entry of the kernel. The first call compiles it for arguments of the given types."""
         if self._entry is None:
             self._entry = Entry(self.kernel, (ViewType(typeof(content)), *map(typeof, arguments)))
         return self._entry

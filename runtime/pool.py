@@ -119,7 +119,7 @@ class StatePool:
             self._free_count += 1
 
     def rows(self, slots: Sequence[PoolSlot]) -> Array:
-        """Return the row numbers of these slots, which index `arrays`.
+        """Return the row numbers of the given slots, which index `arrays`.
 
         Raises:
             StaleSlot: If a slot was released.
@@ -150,7 +150,7 @@ class StatePool:
         return {name: array[slot.row].copy() for name, array in self.arrays.items()}
 
     def write(self, slot: PoolSlot, values: Mapping[str, Array | float]) -> None:
-        """Set the fields of a slot that `values` contains.
+        """Set some fields of a slot. `values` maps the names of these fields to their values.
 
         Raises:
             StaleSlot: If the slot was released.

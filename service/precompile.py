@@ -61,8 +61,8 @@ def compile_ahead(settings: Settings) -> float:
 
 
 def is_compiled(settings: Settings) -> bool:
-    """Return whether the kernels for these bundles are already compiled. On a GPU, they are not needed, and the result
-    is True."""
+    """Return whether the kernels for the given bundles are already compiled. On a GPU, they are not needed, and the
+    result is True."""
     folder = kernel_folder()
     if folder is None or settings.models.is_on_gpu:
         return settings.models.is_on_gpu
@@ -147,7 +147,7 @@ def _root(folder: Path) -> Path:
 
 
 def _marker(folder: Path, bundles: Sequence[Path]) -> Path:
-    """Return the path of the marker file for the current sources and these bundles in a directory."""
+    """Return the path in `folder` of the marker file for the current sources and the given bundles."""
     package = Path(str(rfa.runtime.__file__)).parent
     version = bundle_version(hashlib.sha256((bundle / MANIFEST_FILE).read_bytes()).hexdigest() for bundle in bundles)
     target = (sys.implementation.cache_tag, metadata.version("numba"), os.environ.get("NUMBA_CPU_NAME"))

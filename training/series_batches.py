@@ -114,8 +114,8 @@ class TokenPlan(NamedTuple):
 
 
 def batch_of(series: list[Cells], rng: np.random.Generator, plan: TokenPlan) -> SeriesBatch:
-    """Return the tokens of each series, horizons for each token, and the values at these horizons. Most tokens are one
-    patch apart; some end earlier."""
+    """Return the tokens of each series, the horizons for each token, and the values at the horizons. Most tokens are
+    one patch apart; some end earlier."""
     shape = (len(series), plan.tokens, LEADS)
     ends = _ends(rng, len(series), plan)
     leads = _leads(rng, shape)

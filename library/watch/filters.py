@@ -115,7 +115,7 @@ class Scored:
         return Scored(*(column[rows] for column in vars(self).values()))
 
     def joined(self, others: Scored) -> Scored:
-        """Return the outputs of these rows, followed by those of other rows."""
+        """Return the outputs of both objects in one, with those of `others` at the end."""
         return Scored(*map(np.concatenate, zip(vars(self).values(), vars(others).values(), strict=True)))
 
 

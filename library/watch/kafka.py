@@ -163,7 +163,7 @@ class KafkaRows(Sink):
             self._retry(lambda: self._producer.init_transactions(_TIMEOUT_SECONDS))
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of the rows that were stored together with these cursors are committed."""
+        """Return whether the outputs of the rows that were stored together with the given cursors are committed."""
         if self._source is None or self._consumer is None:
             return True
         topic = self._source.topic

@@ -33,8 +33,8 @@ class Sink(ABC):
         return
 
     def is_committed(self, cursors: Mapping[str, Any]) -> bool:
-        """Return whether the outputs of the rows that were stored together with these cursors are committed, so that
-        they need not be written again."""
+        """Return whether the outputs of the rows that were stored together with the given cursors are committed, so
+        that they need not be written again."""
         return True
 
     def confirm(self, cursors: Mapping[str, Any]) -> None:

@@ -48,7 +48,7 @@ class Storage(Protocol):
         ...
 
     def journal(self, generation: int) -> Iterator[bytes]:
-        """Yield the frames of the journal of these states, up to the first incomplete frame."""
+        """Yield the frames of the journal, up to the first incomplete frame."""
         ...
 
     def replace(self, generation: int, frames: Iterable[bytes]) -> None:

@@ -99,7 +99,7 @@ def _fused(
 
 
 def _is_faster_eager(dtype: torch.dtype, width: int) -> bool:
-    """Return whether the reference implementation is faster than the fused kernels for heads of this width."""
+    """Return whether the reference implementation is faster than the fused kernels for heads of the given width."""
     return dtype == torch.float32 and width > AUTO_FLOAT32_WIDTH
 
 
@@ -111,7 +111,7 @@ def runs_fused(
     times: Tensor | None = None,
     dynamics: Dynamics | None = None,
 ) -> bool:
-    """Return whether the fused kernels are used for these inputs.
+    """Return whether the fused kernels are used for the given inputs.
 
     Args:
         impl: Implementation that the caller requests.

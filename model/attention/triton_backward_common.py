@@ -108,7 +108,7 @@ def load_time(p_time, i_row, HAS_STAMPS: tl.constexpr):
 
 @triton.jit
 def lag_numbers(b_lag, head):
-    """Return E, phi and V of pairs with the lag `b_lag`."""
+    """Return E, phi and V at the lags `b_lag`."""
     mu, inverse_mu, sigma2, eta2, gamma2 = head[0], head[1], head[2], head[3], head[4]
     b_decay = transport(b_lag, mu)
     b_phi = phi(b_lag, b_decay, mu, inverse_mu)

@@ -42,7 +42,7 @@ def call_untraced(function: Callable[..., T], *arguments: object) -> T:
 
 
 def _numba_refusal(tokens: SlotInputs) -> str | None:
-    """Return the reason why the compiled scan does not support these inputs, or None if it does."""
+    """Return the reason why the compiled scan does not support the given inputs, or None if it does."""
     if importlib.util.find_spec("numba") is None:
         return "numba is not installed"
     if tokens.k.device.type != "cpu":
@@ -53,8 +53,8 @@ def _numba_refusal(tokens: SlotInputs) -> str | None:
 
 
 def is_on_gpu(tensor: Tensor) -> bool:
-    """Return whether `impl="auto"` selects a GPU kernel for this tensor, provided that the kernel
-    supports the inputs."""
+    """Return whether `impl="auto"` selects a GPU kernel for the given tensor, provided that the kernel supports the
+    inputs."""
     return is_gpu(tensor.device)
 
 
@@ -77,7 +77,7 @@ def triton_refusal(
     *,
     with_gradients: bool = True,
 ) -> str | None:
-    """Return the reason why the Triton kernels do not support these inputs, or None if they do.
+    """Return the reason why the Triton kernels do not support the given inputs, or None if they do.
 
     Args:
         tokens, means, precisions: See `slot_scan`.

@@ -108,7 +108,7 @@ USUAL = SlotOptions()
 
 
 def wants_gradients(*tensors: Tensor) -> bool:
-    """Return whether gradients of any of these tensors may be requested."""
+    """Return whether gradients of any of the given tensors may be requested."""
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 

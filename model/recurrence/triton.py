@@ -42,8 +42,8 @@ def refusal(
     *,
     with_gradients: bool = False,
 ) -> str | None:
-    """Return the reason why the kernels do not support these inputs, or None if they do. `with_gradients` is True if
-    gradients may be requested."""
+    """Return the reason why the kernels do not support the given inputs, or None if they do. `with_gradients` is True
+    if gradients may be requested."""
     slots, width = precisions.shape[-1], tokens.k.shape[-1]
     if not is_gpu(tokens.k.device) and not IS_INTERPRETED:
         return f"it requires tensors on a CUDA device, got {tokens.k.device.type}"

@@ -28,7 +28,7 @@ Value = TypeVar("Value")
 
 
 def _check_lengths(document: Strict, *names: str) -> None:
-    """Raise ValueError if these fields differ in length."""
+    """Raise ValueError if the named fields differ in length."""
     if len({len(getattr(document, name)) for name in names}) > 1:
         raise ValueError(f"{', '.join(names[:-1])} and {names[-1]} must have the same length")
 
@@ -198,7 +198,7 @@ class HeldOutRows(Strict):
         return self
 
     def ece(self) -> float:
-        """Return the expected calibration error (ECE) at these positions."""
+        """Return the expected calibration error (ECE) at the stored positions."""
         right = np.frombuffer(self.right.encode(), np.uint8) == ord("1")
         return float(reliability(np.array(self.confidence), right)["ece"])
 

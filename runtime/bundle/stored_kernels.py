@@ -68,7 +68,7 @@ class Parameter(Strict):
     is_aligned: bool = False
 
     def takes(self, value: Any) -> bool:
-        """Return whether a launch may pass this value for the parameter."""
+        """Return whether a launch may pass the given value for the parameter."""
         if self.type == "constexpr":
             return type(value) is type(self.value) and bool(value == self.value)
         if self.type.startswith("*"):

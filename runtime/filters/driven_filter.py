@@ -77,7 +77,7 @@ class DrivenSystem:
     def respond(
         self, pool: StatePool, batch: Batch, inputs: Array | None, horizon: tuple[float, ...]
     ) -> Response | None:
-        """Return the response before each observation, or None if these streams never had an input.
+        """Return the response before each observation, or None if the streams never had an input.
 
         Rows are processed one by one, so that results do not depend on the other rows.
 

@@ -380,7 +380,7 @@ class FilterRuntime(FilterStates):
         return forecasts_after(self, state, levels, leads, options, covariates)
 
     def pattern_at(self, times: Array) -> Array | None:
-        """Return the offsets of measurements at these times, `[N, P]`. Return None if the model has no offsets."""
+        """Return the offsets of measurements at the given times, `[N, P]`. Return None if the model has no offsets."""
         return None
 
     def no_steps(self, readout: Readout) -> Steps:

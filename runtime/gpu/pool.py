@@ -39,7 +39,7 @@ class DevicePool(DoubleBufferedPool):
 
     @staticmethod
     def bytes_needed(context_bytes: int, capacity: int, padding: int) -> int:
-        """Return the device memory of a pool of this size in bytes."""
+        """Return the device memory of a pool of the given size, in bytes."""
         return (2 * capacity + 1 + padding) * context_bytes
 
     def read(self, slot: PoolSlot) -> dict[str, Array]:

@@ -84,7 +84,7 @@ def _beyond(x, low, high):
 
 @inline_jit
 def is_recheck_due(seen):
-    """Return whether the first values are clipped again after this number of values."""
+    """Return whether the first values are clipped again after the given number of values."""
     return seen in (WARM_UP, 2 * WARM_UP, EARLY)
 
 

@@ -35,7 +35,7 @@ def _rate(numbers, lead, k):
 
 @inline_jit
 def score_experts(numbers, memory, cell, value):
-    """Score the experts' forecasts for this cell. A missing value ends them without a score."""
+    """Score the experts' forecasts for the current cell. A missing value ends them without a score."""
     for lead in range(at.LEAD_COUNT):
         for i in range(at.EXPERT_PENDING[lead]):
             slot = _FIRST[lead] + i

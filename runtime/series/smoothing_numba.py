@@ -152,8 +152,8 @@ def member_weights(numbers, lead, pooled, out):
 
 @inline_jit
 def has_arrived(numbers, due, cell):
-    """Return whether the pending forecast at index `due` is for this cell. If its cell is this one or an earlier one,
-    it is no longer pending afterwards."""
+    """Return whether the pending forecast at index `due` is for the current cell. If its cell is this one or an earlier
+    one, it is no longer pending afterwards."""
     arrives = numbers[due]
     if arrives == 0 or arrives > cell:
         return False
@@ -183,7 +183,8 @@ def free_slot(numbers, due, count, cells):
 
 @inline_jit
 def score_members(numbers, memory, cell, value, log_value):
-    """Add the errors of the models' forecasts for this cell. If its value is missing, the forecasts are dropped."""
+    """Add the errors of the models' forecasts for the current cell. If its value is missing, the forecasts are
+    dropped."""
     for lead in range(at.MEMBER_LEADS):
         for k in range(at.MEMBER_PENDING[lead]):
             slot = _FIRST[lead] + k

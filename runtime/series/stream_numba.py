@@ -188,7 +188,7 @@ def _make_tokens(work, stream, columns, only_whole, tokens, token, last_token):
 
 @inline_jit
 def _query_previous(work, stream, columns, queries, query, rows, row, last_token):
-    """Add queries of the last token of each column, for this cell and the next one."""
+    """Add queries of the last token of each column, for the current cell and the next one."""
     for a in range(columns):
         counts = work.counts[stream, a]
         rows.previous_query[row, a], rows.seen[row, a] = -1, counts[SEEN]

@@ -86,13 +86,13 @@ def normal_score(y, quantiles, centre, scale):
 
 @inline_jit
 def _least_deviation(y):
-    """Return the smallest deviation of a number of this size."""
+    """Return the smallest deviation of a number of the given size."""
     return RESOLUTION * abs(y) + TINY
 
 
 @inline_jit
 def _least_gain(numbers, noise):
-    """Return the smallest gain: the fraction of the innovations that noise of this variance does not explain."""
+    """Return the smallest gain: the fraction of the innovations that noise of the given variance does not explain."""
     if numbers[MISSES] < YOUNG:
         return 0.0
     missed = numbers[MISSED] / numbers[MISSES]

@@ -31,7 +31,7 @@ NO_OFFSETS: Final = np.empty((0, 2))
 
 @kernel_jit(clock_numba, config, local_time_numba, series_leads)
 def count_cells(clock, times, cells):
-    """Write the number of cells between rows at these times to `cells`, and advance the clock."""
+    """Write the number of cells between rows at the given times to `cells`, and advance the clock."""
     for row in range(len(times)):
         cells[row] = advance_clock(clock, times[row], NO_OFFSETS)
 

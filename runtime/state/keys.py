@@ -106,5 +106,5 @@ class StateKeys:
         self.sealing_id, self.sealing_key = next(iter(self._keys.items()))
 
     def get(self, key_id: bytes) -> bytes | None:
-        """Return the key that has this id, or None if there is none."""
+        """Return the key with the given id, or None if there is none."""
         return self._keys.get(key_id)

@@ -130,7 +130,7 @@ class Language(ABC):
         return context
 
     def fits(self, capacity: int, streams: int, common: int) -> bool:
-        """Return whether memory without other streams has enough space for attention streams of this capacity.
+        """Return whether memory without other streams has enough space for attention streams of the given capacity.
 
         Args:
             capacity: Number of tokens of each stream.

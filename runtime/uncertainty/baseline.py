@@ -86,7 +86,7 @@ def standard(root, size):
 
 @inline_jit
 def size_of_one(z):
-    """Return the distance in standard deviations at which a single component has this z. It is comparable between
+    """Return the distance in standard deviations at which a single component has the given z. It is comparable between
     observations with different numbers of components."""
     return max(7 / 9 + z * np.sqrt(2 / 9), 0.0) ** 1.5
 

@@ -208,8 +208,8 @@ def _failure(
 
 
 def _chance(share: float, count: float) -> float:
-    """Return the probability that chance alone results in this fraction of values inside, or one that is further from
-    the level. `count` is the number of forecasts."""
+    """Return the probability that chance alone results in the given fraction of values inside, or in one that is
+    further from the level. `count` is the number of forecasts."""
     number, level = round(count), float(LEVEL)
     # A fraction between two possible ones is rounded towards the level.
     inside = math.ceil(share * number - 1e-9) if share < level else math.floor(share * number + 1e-9)

@@ -86,7 +86,7 @@ class Piece(NamedTuple):
     inputs: Inputs | None = None
 
     def part(self, rows: slice) -> Piece:
-        """Return the selected rows of this piece."""
+        """Return the selected rows of the piece."""
         return self._replace(
             times=self.times[rows], values=self.values[rows], noise=self.noise[rows],
             inputs=None if self.inputs is None else self.inputs[rows],

@@ -82,8 +82,8 @@ def _peak_at(begins, episodes, time, deviation, tolerance):
 
 @inline_jit
 def _share_with_period(begins, episodes, time, deviation, step, period, least, weekday):
-    """Return the fraction of the last times, at this period, that had the deviation. Return 0 if there are fewer than
-    `least`.
+    """Return the fraction of the last times, at the given period, that had the deviation. Return 0 if there are fewer
+    than `least`.
 
     Args:
         weekday: Days since Monday if weekends are skipped. Otherwise, infinity.
@@ -110,7 +110,7 @@ def comes_again(begins, episodes, time, change, step):
 
 @inline_jit
 def recurring_share(begins, episodes, time, deviation, step, recurred, period):
-    """Return the fraction of the last periods that had this deviation, and its period. The fraction is 0 if the
+    """Return the fraction of the last periods that had the given deviation, and its period. The fraction is 0 if the
     deviation does not recur.
 
     Args:

@@ -186,8 +186,8 @@ class Steps:
         return len(self.times)
 
     def add_to(self, log_likelihood: float, tally: Array) -> tuple[float, Array]:
-        """Add the log-likelihoods and the counts of these observations to sums, one observation after another, and
-        return the new sums. The bits of the sums do not depend on how a series is split into parts."""
+        """Add the log-likelihoods and the counts of the observations to sums, in order, and return the new sums. The
+        bits of the sums do not depend on how a series is split into parts."""
         likelihoods = np.concatenate(([log_likelihood], self.outputs.log_likelihood))
         tallies = np.concatenate((tally[None], self.outputs.tally))
         # NumPy adds in order along the rows. cumsum, which a vector needs for that, takes eight times as long.
@@ -195,7 +195,7 @@ class Steps:
 
     @property
     def without_tally(self) -> Steps:
-        """Return a copy of these steps without the counts of forecast_checks.py, which take half of the memory."""
+        """Return a copy of the steps without the counts of forecast_checks.py, which take half of the memory."""
         return replace(self, outputs=self.outputs._replace(tally=np.empty((len(self), 0))))
 
     @property
@@ -231,7 +231,7 @@ class Steps:
             yield part.replies() if names is None else part.select(names)
 
     def select(self, selected: Collection[str]) -> list[dict[str, Any]]:
-        """Return the replies with index, time and these fields."""
+        """Return the replies with index, time and the given fields."""
         columns: dict[str, Any] = {"index": self.outputs.position.tolist(), "t": self.times.tolist()}
         if {"innovation", "forecast", "samples", "weights"} & set(selected):
             replies = self.replies()

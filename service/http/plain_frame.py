@@ -42,6 +42,6 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Return the minimum size of a frame of a client with a payload of this size. A frame can be larger, because
+    """Return the minimum size of a frame of a client with a payload of the given size. A frame can be larger, because
     clients may encode the length with more bytes than necessary."""
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

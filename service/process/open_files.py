@@ -11,7 +11,7 @@ OTHER_FILES = 256
 
 
 def allow_open_files(connections: int) -> None:
-    """Increase the soft limit on open files for this number of connections, at most to the hard limit. If the hard
+    """Increase the soft limit on open files for the given number of connections, at most to the hard limit. If the hard
     limit is too low, log a warning.
 
     Beyond the limit, the process cannot accept connections.

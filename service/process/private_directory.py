@@ -26,7 +26,7 @@ SHARED_MEMORY = Path("/dev/shm")
 
 @contextlib.contextmanager
 def private_directory() -> Iterator[Path]:
-    """Context manager that creates a directory to which only this user has access, and removes it at the end.
+    """Context manager that creates a directory to which only the current user has access, and removes it at the end.
 
     Raises:
         OSError: If no temporary directory is writable.

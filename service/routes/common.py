@@ -73,7 +73,7 @@ BODY_ERRORS: tuple[type[ServiceError], ...] = (
 
 
 def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI descriptions of the responses for these errors and for `InternalError`."""
+    """Return the OpenAPI descriptions of the responses for the given errors and for `InternalError`."""
     described: dict[int | str, dict[str, Any]] = {}
     every: tuple[type[ServiceError], ...] = (InternalError, *kinds)
     # InternalError comes first. Another error with the same status then replaces its description.

@@ -215,8 +215,8 @@ class LiveStream:
         return True
 
     def end_when_idle(self, seconds: float) -> None:
-        """End the stream when it receives no observation for this time. All frames share one timer, because a timer for
-        each frame would be expensive."""
+        """End the stream when it receives no observation for the given time. All frames share one timer, because a
+        timer for each frame would be expensive."""
         self.received_at = get_running_loop().time()
         self._check_idle(seconds)
 

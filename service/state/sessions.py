@@ -23,7 +23,7 @@ class SessionAddress:
     name: SessionName
 
     def digest(self, audience: str) -> bytes:
-        """Return a digest of 32 bytes, which is unique for this address and audience."""
+        """Return a digest of 32 bytes, which is unique for each address and audience."""
         texts = (audience, self.scope.tenant, self.scope.model, self.scope.kind, self.name.value)
         fields = [text.encode() for text in texts]
         return hashlib.sha256(b"".join(len(field).to_bytes(4, "little") + field for field in fields)).digest()

@@ -119,7 +119,7 @@ class PrefixCache:
         return None
 
     def store(self, keys: dict[int, bytes], tokens: int, context: Context) -> None:
-        """Store the state after this number of tokens, if a state may be cached at this position."""
+        """Store the state after the given number of tokens, if a state may be cached at this position."""
         key = keys.get(tokens)
         if key is not None and self._entries.get(key) is None:
             self._entries.put(key, self._model.pack(context))
