@@ -42,7 +42,7 @@ def _indicators(table: Table, name: str) -> dict[str, np.ndarray]:
             raise ValueError(f"column {name!r} has no values; remove it from --known")
         raise ValueError(
             f"column {name!r} has {len(words)} categories, more than the limit of {MOST_WORDS}; replace it with "
-            "indicator columns (0 or 1), and name these with --known"
+            "indicator columns (0 or 1), and specify these with --known"
         )
     return {f"{name}={word}": (cells == word).astype(np.float64) for word in words}
 

@@ -192,7 +192,7 @@ def _check_names(table: Table, options: ReadOptions) -> None:
         if name not in table.columns:
             raise ValueError(f"no column is called {name!r}; the columns are {', '.join(map(repr, table.columns))}")
     for name in set(options.columns) & set(options.known):
-        raise ValueError(f"column {name!r} is given with both --column and --known; remove it from one of them")
+        raise ValueError(f"column {name!r} is specified with both --column and --known; remove it from one of them")
 
 
 def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.ndarray, Layout, Clock]:

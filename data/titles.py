@@ -26,7 +26,7 @@ def add_marks(table: Table, titles: str) -> Table:
     """Return the table with the markers of missing values and the unit of the times that the lines above its header
     specify."""
     found = [text for text in dict.fromkeys(MARK.findall(titles)) if float(text) in MARKS]
-    notes = [f"{text} is a missing value, as the lines above the header say" for text in found]
+    notes = [f"{text} is a missing value, as the lines above the header state" for text in found]
     return replace(
         table, marks=(*table.marks, *found), notes=(*table.notes, *notes), epoch=table.epoch or form_in(titles)
     )

@@ -46,7 +46,9 @@ def check_size(name: str, observation: Sequence[float | None] | np.ndarray, size
     """
     if len(observation) != size:
         raise InvalidInput(
-            f"{name} has {len(observation)} values, but model {model!r} takes {size}", param=name, code="shape_mismatch"
+            f"{name} has {len(observation)} values, but model {model!r} expects {size}",
+            param=name,
+            code="shape_mismatch",
         )
 
 
@@ -100,7 +102,7 @@ def from_columns(columns: Mapping[str, Sequence[float | None]], size: int, model
     """Convert columns, one per component, to an array `[N, size]`. Missing values become NaN."""
     if len(columns) != size:
         raise InvalidInput(
-            f"values has {len(columns)} columns, but model {model!r} takes {size}",
+            f"values has {len(columns)} columns, but model {model!r} expects {size}",
             param="values",
             code="shape_mismatch",
         )

@@ -87,7 +87,7 @@ def error_responses(*kinds: type[ServiceError]) -> dict[int | str, dict[str, Any
 
 _EXAMPLES: dict[type[ServiceError], ServiceError] = {
     InvalidRequest: InvalidRequest(
-        "observations[2] has 3 values, but model 'oscillator' takes 2", param="observations[2]", code="shape_mismatch"
+        "observations[2] has 3 values, but model 'oscillator' expects 2", param="observations[2]", code="shape_mismatch"
     ),
     NotReady: NotReady("The bundles are not loaded yet; try again later."),
     EngineFailure: EngineFailure(

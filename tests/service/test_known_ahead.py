@@ -191,7 +191,7 @@ def test_bad_arguments_name_the_column(tmp_path: Path) -> None:
     frame = pd.DataFrame({"y": np.arange(20.0), "kind": [f"word {k}" for k in range(20)]})
     with pytest.raises(ValueError, match="column 'kind' has 20 categories, more than the limit of 12"):
         rfa.forecast(frame, 3, known="kind")
-    with pytest.raises(ValueError, match="column 'y' is given with both column and known"):
+    with pytest.raises(ValueError, match="column 'y' is specified with both column and known"):
         rfa.forecast(frame, 3, columns="y", known="y")
     with pytest.raises(ValueError, match="no column is called 'promo'"):
         rfa.forecast(frame[["y"]], 3, known="promo")

@@ -218,7 +218,7 @@ def test_a_call_takes_no_more_work_than_others_can_wait_for(size: int) -> None:
             lambda model: model.filter([0.0], [[1.0, 2.0]], mode="attention"),
             'does not support the mode "attention"',
         ),
-        (lambda model: model.filter([0.0], [[1.0]]), "takes 2"),
+        (lambda model: model.filter([0.0], [[1.0]]), "expects 2"),
         (lambda model: model.readout((0.9,), (), 0, ReadoutOptions(passes=4)), "passes of model 'system:"),
         (
             lambda model: runtime({**PLANE, "dimensions": 9}).check_input(NEVER, None, is_given=True),
