@@ -69,7 +69,7 @@ _NOT_JOINT = np.empty((1, 0, 0))
 
 
 def retirement_note(name: str) -> str:
-    """Return the note in a reply to a request that names a retired model."""
+    """Return the warning in a reply to a request with the name of a retired model."""
     new = RETIRED[name]
     return (
         f"model {name!r} was replaced by {new!r}, which computed this reply; request {new!r}, because the next "

@@ -231,7 +231,7 @@ def score_bank(state, lead, value, forecasts):
 
 @inline_jit
 def score_mixture(state, lead, error, stands):
-    """Update the error of the mixture. `stands` is true in a constant column, where an error of 0 only reflects the
+    """Update the error of the mixture. `stands` is true if the column is constant. An error of 0 then only reflects the
     resolution of the column."""
     count = min(state[at.MIXED + lead] + 1, MIXTURE_MEMORY)
     mean, floor = state[at.MIXTURE + lead], LEAST_SHARE * state[at.DEVIATION]

@@ -2,7 +2,7 @@
 row.
 
 z `[P]` are the standardised innovations of a row. u is z bounded at BOUND, and 0 for missing columns. The running mean
-of u uᵀ is a covariance, whichever values were missing, so
+of u uᵀ is a covariance, regardless of which values were missing, so
 
     R = (1 - own) corr(mean of u uᵀ) + own I          own = OWN + (1 - OWN) (P + 1) / (P + 1 + n)
 

@@ -9,9 +9,9 @@ prior, P⁻¹ = P1⁻¹ + P2⁻¹ - P0⁻¹, so the prior is included once. If n
 each posterior is included.
 
 `fuse` is exact (Bayes' rule) if the observations of the posteriors are independent given this state. This requires that
-the errors of the sensors are independent, and that no process noise occurs between the observations and the state. Fuse
-therefore at every observation, with the predictions as priors, or at any time if there is no process noise. Filters
-that run separately have common process noise, and `fuse` would be overconfident.
+the errors of the sensors are independent, and that no process noise occurs between the observations and the state.
+Therefore, fuse at every observation, with the predictions as priors, or at any time if there is no process noise.
+Filters that run separately have common process noise, and `fuse` would be overconfident.
 
 `intersect` (Julier and Uhlmann, American Control Conference 1997) is never overconfident. Its weights minimise the
 determinant of the fused covariance, regardless of the units of the state. The result is more precise than each

@@ -143,7 +143,7 @@ def _invariant(drift: Array, values: Array, inside: Array) -> tuple[Array, Array
     in this basis. Return None if rounding errors prevent this.
 
     Eigenvectors are separated one by one with a unitary change of the rest. Each step therefore has the rounding error
-    of A, however ill-conditioned its eigenvalues are.
+    of A, even if its eigenvalues are ill-conditioned.
     """
     own, other = values[inside], values[~inside]
     unitary = np.eye(len(drift), dtype=complex)

@@ -311,8 +311,8 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
 
 @inline_jit
 def _upper_bound(numbers):
-    """Return the largest possible value if the values are shares that have reached it more than once. Otherwise, return
-    infinity."""
+    """If the values are fractions or percentages that have reached 1 or 100 more than once, return this number as the
+    largest possible value. Otherwise, return infinity."""
     largest = numbers[at.LARGEST_OF_ALL]
     is_share = numbers[at.LEAST_OF_ALL] >= 0 and (largest == 1 or largest == 100)
     return largest if is_share and numbers[at.TOUCHES] >= 2 else np.inf

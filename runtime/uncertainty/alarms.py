@@ -46,7 +46,7 @@ class AlarmRule(NamedTuple):
             if no alarms are requested.
         direction: 1 for alarms above the forecast, -1 for alarms below it, and 0 for both.
         deviation: Minimum distance from the forecast, in units of the observation.
-        low, high: Limits. An observation outside these limits is an alarm, however frequent.
+        low, high: Limits. An observation outside these limits is an alarm, even if such observations are frequent.
         quiet: Number of observations after an alarm in which only much rarer ones are alarms.
         shares: Fraction of the rate for each rule, in the order of SHARES.
     """

@@ -10,7 +10,7 @@ initial value, F is exactly that of the bundle's calibration:
 λ is the log of the ratio of the stream's innovation variance and the model's, and σ is the log of the spread of z. If
 both are correct, a is uniform on [0, 1], and so is |2a − 1|. After each observation,
 
-    λ ← λ + (6/√d) (a − ½) / (n + 20)                   6/√d and 3 are about the inverse slopes of the means
+    λ ← λ + (6/√d) (a − ½) / (n + 20)                   6/√d and 3 are about the inverse derivatives of the means
     σ ← σ + 3 (|2a − 1| − ½) / (n + 20)
     n ← min(n + 1, 1000)
 
