@@ -1,4 +1,4 @@
-"""Compile GPU kernels, and store them in an existing bundle in place of its own kernels.
+"""Compile GPU kernels, and store them in an existing bundle instead of its own kernels.
 
     python -m rfa.export.gpu_kernels BUNDLE --gpu sm_80,sm_90
 

@@ -34,7 +34,7 @@ UNTRUSTED_KERNELS = "no trusted key was given; servers load the kernels only if 
 
 @dataclass(frozen=True)
 class VerifyReport:
-    """Results of `verify_bundle`. `comparisons` is empty if torch is not installed.
+    """Results of `verify_bundle`.
 
     Attributes:
         name: Name of the bundle.
