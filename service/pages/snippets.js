@@ -26,7 +26,7 @@ function open(language, done) {
     language,
     calls.map(call => [call, new URL(call.path, document.baseURI).href]),
   );
-  byId("code").textContent = code || "No request was sent yet.";
+  byId("code").textContent = code || "No request has been sent yet.";
   byId("code-title").textContent = `As ${language}`;
   const long = calls.find(isLong);
   byId("code-body").hidden = !long;

@@ -11,7 +11,7 @@ const WORDS = {
     "Forecast",
     "The expected next measurements. Their intervals contain a measurement with the selected probability.",
   ],
-  weight: ["Weight", "The fraction of a measurement that the filter used: 100 % uses it fully, 0 % ignores it."],
+  weight: ["Weight", "How much of a measurement the filter uses, from 0 % (it is ignored) to 100 % (it is fully used)."],
   anomaly: ["Rarity", "How rare measurements as unusual as this one are in the series."],
   alarm: ["Alarm", "A measurement that is at most as probable as the selected rate, if the series does not change."],
   missing: ["Missing", "A row without a value. The filter predicts it, with growing uncertainty."],
