@@ -1,7 +1,7 @@
 """Compute `inverse.spd_inverse` as a loop in an exported graph.
 
 An unrolled sweep has 25 nodes, so four inverses with n = 25 have 2,500 nodes and take minutes to export. Here, each
-inverse is one Scan over the rows of the identity matrix. The results are the same.
+inverse is one Scan node over the rows of the identity matrix. The results are the same.
 """
 
 from __future__ import annotations

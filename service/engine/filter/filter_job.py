@@ -150,7 +150,7 @@ class FilterJob(RecurrentJob):
             self.fail(NotReady("The server is shutting down; try again later."))
 
     def no_steps(self) -> Steps:
-        """Return empty outputs, for zero observations."""
+        """Return the outputs of a request without observations, which are empty."""
         return self.filtering.model.no_steps(self.readout)
 
     def _finish_with(self, reason: FilterFinishReason) -> None:

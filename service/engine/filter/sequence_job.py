@@ -29,7 +29,7 @@ class SequenceJob(Job):
         return self.steps
 
     def no_steps(self) -> Steps:
-        """Return empty outputs, for zero observations."""
+        """Return the outputs of a request without observations, which are empty."""
         requested, model = self.options, self.sequences.model
         return model.no_steps(model.readout(requested.levels, requested.horizon, requested.samples, requested.readout))
 
