@@ -47,7 +47,7 @@ def test_a_report_and_a_picture_of_each_series(source: Path) -> None:
         (("--rate", "often"), "--rate must"),
         (("--out", "report.csv"), "--out must end in .json"),
         (("--windows", "rooms.csv"), "the columns from and to are required"),
-        (("--figures", "rooms.csv"), "--figures: 'rooms.csv' is a file"),
+        (("--figures", "rooms.csv"), "--figures must be a directory, but 'rooms.csv' is a file"),
     ],
 )
 def test_one_line_says_what_is_wrong(
