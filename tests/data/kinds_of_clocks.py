@@ -155,7 +155,7 @@ def hours() -> Iterator[Kind]:
         "date and ending hour",
         table(["date", "HE", "y"], [t.date() for t in HOURS], [t.hour + 1 for t in HOURS], VALUES),
         HOURS,
-        note="their beginning",
+        note="the hours 1 to 24 are read as 00:00 to 23:00",
     )
     for language, names in (
         ("es", ("Fecha", "Hora")),

@@ -78,7 +78,11 @@ def exports() -> Iterator[Kind]:
     yield plain("total below", f"{total}\n,187234\n".encode(), DAYS, "Users", note="1 rows at the end have no time")
     total = rows(lambda t, v: f"{t:%d.%m.%Y};{decimal_comma(v)}", DAYS)
     yield plain(
-        "sum in words", f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(), DAYS, "Wert", note="text instead of a time"
+        "sum in words",
+        f"Datum;Wert\n{total}\nSumme;1.234,5\n".encode(),
+        DAYS,
+        "Wert",
+        note="rows at the end have no time",
     )
     cloud = "Label,CPU\n,i-0abc\n" + rows(lambda t, v: f"{t:%Y/%m/%d %H:%M:%S},{v}", HOURS)
     yield plain("label below the header", cloud.encode(), HOURS, "CPU", note="1 lines below the header are names")

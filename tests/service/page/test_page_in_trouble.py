@@ -69,10 +69,10 @@ def test_a_part_of_the_page_that_does_not_come_is_missed(browser: Any, server: L
 @pytest.mark.parametrize(
     ("status", "body", "outputs"),
     [
-        (200, "<html>Log in first</html>", "response 200 is not from rfa-server"),
-        (502, "<html>Bad gateway</html>", "response 502 is not from rfa-server"),
-        (429, '{"error": "slow down"}', "response 429 is not from rfa-server"),
-        (200, '{"columns": {"t": [1', "response 200 is not from rfa-server"),
+        (200, "<html>Log in first</html>", "The response with status 200 is not from rfa-server"),
+        (502, "<html>Bad gateway</html>", "The response with status 502 is not from rfa-server"),
+        (429, '{"error": "slow down"}', "The response with status 429 is not from rfa-server"),
+        (200, '{"columns": {"t": [1', "The response with status 200 is not from rfa-server"),
         (None, "", "cannot be reached"),
     ],
 )
