@@ -47,8 +47,9 @@ def export_graph(
 
     Args:
         module: Module to export.
-        inputs: Example arguments of `forward`, by name and in order. Variable dimensions must be at least 2 and all
-            different. The graph is traced for sizes that are not smaller; ONNX operators accept smaller ones too.
+        inputs: Mapping from names to example arguments of `forward`, in order. Variable dimensions must be at least 2
+            and all different. The graph is traced for sizes that are not smaller. ONNX operators accept
+            smaller ones too.
         outputs: Names for the items of the tuple that `forward` returns.
         dynamic: Names of the variable dimensions of each input. Dimensions with equal names have equal sizes.
         prefix: Prefix of the module's `state_dict` names that is absent in model.safetensors, such as "model.".

@@ -143,7 +143,7 @@ def next_waypoints(course: Course, now: float) -> Waypoints:
 
 
 def scores(course: Course, run: Run) -> dict[str, float]:
-    """Return the RMS distance to the waypoints, the share of them missed by 1 m, and the cost of the inputs."""
+    """Return the RMS distance to the waypoints, the fraction of them missed by 1 m, and the cost of the inputs."""
     at = np.arange(1, len(course.waypoints) + 1) * round(LEG / STEP)
     miss = np.linalg.norm(run.states[at, :, :2] - np.array(course.waypoints)[:, None], axis=-1)
     error = np.linalg.norm((run.estimates - run.states)[1:, :, :2], axis=-1)
