@@ -105,7 +105,8 @@ def test_no_bytes_get_past_the_guard() -> None:
             assert refused.value.response.status_code == expected
 
 
-@pytest.mark.parametrize("log_format", ["json", pytest.param("text", marks=pytest.mark.slow)])
+@pytest.mark.slow  # starts a server process; TestTheLog of test_boundary.py has the same laws through the real handler
+@pytest.mark.parametrize("log_format", ["json", "text"])
 def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: Path, log_format: str) -> None:
     settings = {"RFA_API_KEYS": KEY, "RFA_LOG_FORMAT": log_format}
     with serving(linear_bundle, subprocess.PIPE, **settings) as (process, port):
@@ -148,6 +149,7 @@ def test_the_log_of_a_process_holds_every_request_and_no_secret(linear_bundle: P
         assert len(re.findall(r"^\S+ INFO rfa\.access: request id=(?!forged)", log, re.MULTILINE)) == expected
 
 
+@pytest.mark.slow  # starts a server process; TestTheHandler of test_boundary.py has a writer that is stuck
 def test_neither_a_log_that_nobody_reads_nor_a_collector_that_is_gone_stops_anything(linear_bundle: Path) -> None:
     """The pipe is full after some hundred lines; the server goes on, and ends when it is told to."""
     pytest.importorskip("opentelemetry.sdk")

@@ -14,7 +14,7 @@ class Node:
 
 child._tune_garbage_collector()
 before = gc.get_stats()[2]["collections"]
-alive = [[] for _ in range(300_000)]
+alive = [[] for _ in range(200_000)]
 node = Node()
 node.itself, gone = node, weakref.ref(node)
 del node

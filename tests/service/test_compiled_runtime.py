@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from rfa.export.writing import rewrite_bundle
 from rfa.runtime.bundle.bundle import CONSTANTS_FILE, Bundle, BundleError, open_bundle
 from rfa.runtime.errors import UnsupportedError
 from rfa.runtime.golden import reproduce
@@ -74,13 +73,14 @@ def test_golden_outputs_of_other_numbers_are_refused(
 # Which runtime it is.
 
 
-@pytest.fixture(scope="module")
-def old_bundle(books_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """As it was written before there were constants."""
-    return rewrite_bundle(open_bundle(books_bundle), tmp_path_factory.mktemp("old") / "books", None).path
-
-
-@pytest.mark.parametrize(("choice", "kind"), [("auto", "compiled"), ("compiled", "compiled"), ("onnx", "onnx")])
+@pytest.mark.parametrize(
+    ("choice", "kind"),
+    [
+        ("auto", "compiled"),
+        pytest.param("compiled", "compiled", marks=pytest.mark.slow),
+        pytest.param("onnx", "onnx", marks=pytest.mark.slow),  # loaded by the test of a bundle without constants, too
+    ],
+)
 def test_a_choice_is_what_is_loaded_and_reported(books_bundle: Path, choice: Any, kind: str) -> None:
     models = load_models(Settings(bundles=(books_bundle,), text_runtime=choice, max_running=1, max_batch_rows=2))
     (language,), facts = models.languages.values(), models.facts[-1]
@@ -89,9 +89,10 @@ def test_a_choice_is_what_is_loaded_and_reported(books_bundle: Path, choice: Any
 
 
 def test_a_bundle_without_constants_runs_as_before_unless_compiled_code_is_asked_for(
-    old_bundle: Path, caplog: pytest.LogCaptureFixture
+    books_bundle: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bundle = open_bundle(old_bundle)
+    bundle = open_bundle(books_bundle)
+    monkeypatch.setattr(bundle, "_constants", None)  # as it was written before there were constants
     with caplog.at_level(logging.INFO, logger="rfa.engine"):
         assert isinstance(load_on_cpu(bundle, "auto", 2, 1), LanguageRuntime)
     assert "bundle 'books' uses ONNX Runtime" in caplog.text and CONSTANTS_FILE in caplog.text

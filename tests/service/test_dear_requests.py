@@ -21,7 +21,7 @@ from tests.service.raw_asgi import asgi
 from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
-MANY = 200_000
+MANY = 50_000
 
 
 @pytest.fixture(scope="module")

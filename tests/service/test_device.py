@@ -141,7 +141,13 @@ async def test_info_names_the_device_that_is_used(connect: Connect) -> None:
         assert reported["versions"].get("torch") == (importlib.metadata.version("torch") if name == "cuda" else None)
 
 
-@pytest.mark.parametrize("given", [{}, {"max_running": 3, "max_batch_rows": 5}])
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({}, marks=pytest.mark.slow),  # space for 1,024 streams
+        {"max_running": 3, "max_batch_rows": 5},
+    ],
+)
 def test_the_runtime_for_a_gpu_gets_the_limits_and_must_reproduce_the_golden_outputs(
     books_bundle: Path, linear_bundle: Path, monkeypatch: pytest.MonkeyPatch, given: Any
 ) -> None:

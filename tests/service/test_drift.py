@@ -154,7 +154,7 @@ def test_what_is_read_again_is_bounded() -> None:
         assert drift_sample(finished(**change)) is None
 
 
-@pytest.mark.parametrize("runtime", ["compiled", "onnx"])
+@pytest.mark.parametrize("runtime", ["compiled", pytest.param("onnx", marks=pytest.mark.slow)])  # twice as long
 def test_the_divergence_of_a_bundle_is_that_of_its_prefixes(runtime: Any) -> None:
     """Each prefix is read from its beginning, in each mode; softmax and KL are spelt out in float64."""
     model = load_on_cpu(open_bundle(BUNDLES / "books"), runtime, 4, 2)

@@ -74,7 +74,6 @@ def check(response: httpx.Response, count: int) -> None:
     assert len(read(FilterReply, json.dumps(whole)).steps) == count
 
 
-@settings(max_examples=80)
 @given(body=bodies())
 def test_extremes_are_answered_or_refused(post: Any, body: dict[str, Any]) -> None:
     check(post(body), len(body["observations"]))

@@ -234,10 +234,10 @@ async def test_whole_sequences_and_graphs_are_parts_as_well(bundles: Path, monke
         kinds: list[dict[str, Any]] = [{}, {"smooth": True, "samples": 2}, {"mode": "attention"}]
         for kind in kinds:
             alone = []
-            for count in (5, 40, 12):
+            for count in (3, 12, 5):
                 *steps, end = [event async for event in engine.filter(None, options(count, **kind)).events()]
                 alone.append((reported(steps), end.log_likelihood, end.calibration, end.smoothed))
-            found = await ended(request(engine, (5, 40, 12), **kind))
+            found = await ended(request(engine, (3, 12, 5), **kind))
             for place, (steps, *rest) in enumerate(alone):
                 end = found[place].end
                 assert isinstance(end, Filtered)
@@ -295,7 +295,7 @@ def test_a_series_takes_no_more_than_its_estimate() -> None:
         model = AutoRuntime.of(size)
         reported = {"levels": levels, "horizon": horizon}
         stage = FilterStage(model, StatePool(model.state_fields, 1), Metrics())
-        count = 2_000
+        count = 800
         given = replace(options(count, **reported), observations=np.random.default_rng(0).normal(size=(count, size)))
         shape = StepShape(size, len(levels), len(horizon), 0)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
-import signal
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 
 from rfa.service.process import health
 from rfa.service.process.health import MOST_CONNECTIONS, HealthStatus, health_listener
 from rfa.service.settings import Settings
 from tests.service.live import check_refusal, parse_head
-from tests.service.processes import Server, engines_of, serving
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE
 
 WELL = HealthStatus(is_alive=True, is_ready=True)
 KEY = "a-key-of-sixteen-or-more"
@@ -175,44 +171,3 @@ async def _is_over(reader: asyncio.StreamReader) -> bool:
         return await reader.read() == b""
     except ConnectionResetError:
         return True
-
-
-def health_url(server: Server) -> str:
-    found = re.search(r"serving health checks on port (\d+)", server.log)
-    assert found is not None
-    return f"http://127.0.0.1:{found[1]}"
-
-
-def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(tmp_path: Path) -> None:
-    with serving(tmp_path, max_connections=2, health_port=0, api_keys=KEY) as server:
-        port, url = int(server.url.rpartition(":")[2]), health_url(server)
-        crowd = [socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(20)]
-        with httpx.Client(base_url=url, timeout=PATIENCE) as probe:
-            for path in ("/health", "/ready"):
-                assert probe.get(path).status_code == 200
-            key = {"X-API-Key": KEY}
-            wait_until(lambda: engines_of(probe.get("/metrics", headers=key).text) == {"0", "1"})
-            children = server.children()
-            for child in children:
-                os.kill(child, signal.SIGSTOP)
-            assert [probe.get(path).status_code for path in ("/health", "/ready")] == [200, 200]
-            for child in children:
-                os.kill(child, signal.SIGCONT)
-            for connection in crowd:
-                connection.close()
-            server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(PATIENCE) == 0
-
-
-@pytest.mark.slow
-def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=1, health_port=0, stall_seconds=1) as server:
-        url = health_url(server)
-        os.kill(server.children()[0], signal.SIGSTOP)
-
-        def statuses() -> list[int]:
-            return [httpx.get(f"{url}{path}", timeout=PATIENCE).status_code for path in ("/health", "/ready")]
-
-        wait_until(lambda: statuses()[1] == 503)
-        wait_until(lambda: "hangs" in server.log)
-        wait_until(lambda: statuses() == [200, 200])

@@ -118,7 +118,7 @@ def _allocated(model: type[BaseModel], text: bytes) -> tuple[int, int]:
     return both, validated
 
 
-@pytest.mark.parametrize("pieces", [1, 7])
+@pytest.mark.parametrize("pieces", [pytest.param(1, marks=pytest.mark.slow), 7])
 @pytest.mark.parametrize("case", LEGAL)
 def test_a_legal_body_takes_no_more_than_is_leased(case: str, pieces: int) -> None:
     model, text = LEGAL[case]

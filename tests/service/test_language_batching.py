@@ -25,7 +25,7 @@ from tests.waiting import until
 PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
 
 
-@pytest.fixture(scope="module", params=["onnx", "compiled"])
+@pytest.fixture(scope="module", params=[pytest.param("onnx", marks=pytest.mark.slow), "compiled"])
 def runtime(request: pytest.FixtureRequest, books_bundle: Path) -> CpuLanguage:
     bundle = open_bundle(books_bundle)
     if request.param == "onnx":
@@ -60,7 +60,7 @@ async def test_a_text_is_the_same_alone_and_in_any_batch(engine: Engine, runtime
         generation: Generation = await engine.generate(None, options(seed, samples=1 + seed % 3)).result()
         return generation
 
-    seeds = range(30)
+    seeds = range(20)
     alone = [numbers(await run(seed)) for seed in seeds]
     together = await asyncio.gather(*(run(seed) for seed in seeds))
     assert [numbers(generation) for generation in together] == alone

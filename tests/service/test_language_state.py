@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rfa.runtime.errors import InvalidInput
@@ -59,7 +59,6 @@ def reopened(generation: Generation) -> LanguageState:
     return LanguageState.unpack(generation.state.pack(), 1 << 32)
 
 
-@settings(max_examples=300)
 @given(st.binary(max_size=64), st.data())
 def test_any_bytes_are_a_state_or_refused(noise: bytes, data: st.DataObject) -> None:
     sound = LanguageState(1, 2, 3, b"\xe2", "ab", b"context", b"output").pack()
@@ -122,7 +121,7 @@ async def test_a_draining_server_hands_the_state_back() -> None:
     assert tokens(generation, rest) == tokens(whole)
 
 
-@pytest.fixture(scope="module", params=["onnx", "compiled"])
+@pytest.fixture(scope="module", params=[pytest.param("onnx", marks=pytest.mark.slow), "compiled"])
 def books(request: pytest.FixtureRequest, books_bundle: Path) -> Models:
     return load_models(Settings(bundles=(books_bundle,), text_runtime=request.param))
 

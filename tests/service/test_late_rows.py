@@ -46,7 +46,7 @@ async def posted(http: httpx.AsyncClient, rows: Sequence[Any], **request: Any) -
     return lines, done
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2, 3))])
 async def test_a_live_stream_in_any_order_is_the_ordered_one(seed: int) -> None:
     """Cut in between, with bad frames in between: the last state and the summary are those of the ordered stream."""
     rows, draw = random_observations(40), random.Random(seed)

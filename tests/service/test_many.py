@@ -204,7 +204,7 @@ async def test_a_document_with_a_part_replaced_ends_no_server() -> None:
     rng, statuses = random.Random(3), set()
     odd: list[Any] = [None, True, 0, -1, 2**63, 1e300, "", "x", [], {}, [[]], {"": 1}, [None], "session:a"]
     async with served() as client:
-        for _ in range(300):
+        for _ in range(100):
             document: Any = json.loads(json.dumps({**ASKED, "series": mixed(), "stream": False}))
             inner, parents = document, []
             while isinstance(inner, dict | list) and inner and (not parents or rng.random() < 0.8):
@@ -281,7 +281,7 @@ async def test_sessions_are_of_each_series() -> None:
 
 async def test_a_deadline_ends_every_series_with_what_it_has() -> None:
     """Those that have not begun have no steps, and the state that they would have begun with."""
-    series = walks(20, 1_500)
+    series = walks(20, 500)
     async with served() as client:
         whole = (await many(client, series))["series"]
         cut = await many(client, series, deadline_ms=1, return_state=True)
@@ -322,8 +322,13 @@ async def test_observations_count_for_a_quota_where_they_were_taken(monkeypatch:
         assert sum(spent) == cut["observations"] < spent[0]
 
 
-@pytest.mark.parametrize("kind", ["lines", "plain", "table"])
-@pytest.mark.parametrize("taken", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("kind", "taken"),
+    [("lines", 0), ("plain", 1), ("table", 3), *(
+        pytest.param(kind, taken, marks=pytest.mark.slow)
+        for kind, taken in (("lines", 1), ("lines", 3), ("plain", 0), ("plain", 3), ("table", 0), ("table", 1))
+    )],
+)  # fmt: skip
 async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> None:
     """After so many pieces of the answer, the first of which is there before any series has ended."""
     series = {**BAD, **walks(60, 100)}
@@ -349,21 +354,19 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
         assert app.state.memory.leased_bytes == 0
 
 
-async def test_a_hundred_thousand_points_fit_into_a_body_in_every_form() -> None:
+@pytest.mark.parametrize("form", ["values", pytest.param("rows", marks=pytest.mark.slow)])  # a second and more each
+async def test_a_hundred_thousand_points_fit_into_a_body_in_every_form(form: str) -> None:
     """With times and all digits, as Python writes them."""
     rng = np.random.default_rng(0)
     y, t = rng.normal(size=100_000).tolist(), (1_760_000_000 + np.arange(100_000)).tolist()
     parts = [slice(first, first + 1_000) for first in range(0, 100_000, 1_000)]
-    forms = {
-        "values": {str(k): {"times": t[part], "values": {"y": y[part]}} for k, part in enumerate(parts)},
-        "rows": {str(k): {"times": t[part], "observations": [[x] for x in y[part]]} for k, part in enumerate(parts)},
-    }
+    column = {"values": lambda y: {"values": {"y": y}}, "rows": lambda y: {"observations": [[x] for x in y]}}[form]
+    series = {str(k): {"times": t[part], **column(y[part])} for k, part in enumerate(parts)}
+    body = json.dumps({"series": series, "fields": ["mean"], "levels": [0.9]})
     async with served(quota_observations=None) as client:
-        for form, series in forms.items():
-            body = json.dumps({"series": series, "fields": ["mean"], "levels": [0.9]})
-            response = await client.post("/filter", content=body, headers={"Content-Type": "application/json"})
-            assert response.status_code == 200, (form, response.text[:300])
-            assert response.json()["observations"] == 100_000
+        response = await client.post("/filter", content=body, headers={"Content-Type": "application/json"})
+    assert response.status_code == 200, response.text[:300]
+    assert response.json()["observations"] == 100_000
 
 
 @pytest.mark.parametrize("name", ["times", "observations", "values", "noise", "input", "bias", "state"])

@@ -7,14 +7,11 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rfa.service.exposition import Exposition, merge
 from rfa.service.metrics import Metrics
-from tests.service.processes import serving
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 
@@ -104,23 +101,3 @@ def test_a_merge_of_one_changes_nothing() -> None:
     text = metrics_of(0, 5).render().decode()
     assert merge([text]) == text
     check_valid(merge([text, metrics_of(1, 5).render().decode()]))
-
-
-def test_a_real_server_tells_of_all_its_processes(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=3) as server:
-        for _ in range(12):
-            httpx.get(f"{server.url}/health", timeout=PATIENCE)
-        text = server.metrics()
-        check_valid(text)
-        health = [
-            sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if sample.name == "rfa_http_requests_total" and sample.labels["route"] == "/health"
-        ]
-        assert sum(health) == 12
-        resident = samples(text, "rfa_process_resident_memory_bytes")
-        assert len(resident) == 3
-        for value in resident.values():
-            assert 10e6 < value < 10e9
-        assert sum(samples(text, "rfa_open_connections").values()) >= 1  # the one that asks

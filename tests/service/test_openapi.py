@@ -12,8 +12,17 @@ import httpx
 import pytest
 
 from rfa.service.access.guard import is_open
-from rfa.service.errors import STATUS, HeadersTooLarge, MalformedRequest, RequestTimeout, UpgradeRequired
+from rfa.service.errors import (
+    STATUS,
+    HeadersTooLarge,
+    InvalidRequest,
+    MalformedRequest,
+    RequestTimeout,
+    UpgradeRequired,
+)
 from rfa.service.openapi import openapi_of
+from rfa.service.reading import child
+from tests.service.live import connected
 from tests.service.models import FakeFilter, FakeLanguage, fake_models
 from tests.waiting import until
 
@@ -106,7 +115,22 @@ async def sent(connect: Any) -> AsyncIterator[tuple[str, str, httpx.Response]]:
         app.state.engine = engine
 
 
-async def test_every_answer_is_documented(connect: Any) -> None:
+async def read_here(content: bytes, options: dict[str, Any]) -> bytes:
+    """As in a subprocess, without the second that its start takes."""
+    kind, document = child._answer(content, **options)
+    if kind == child.REFUSED:
+        raise InvalidRequest("The file is none.", code="unreadable_file")
+    return document
+
+
+@pytest.fixture(scope="module")
+async def document() -> Any:
+    async with connected() as client:
+        return openapi_of(client.app)
+
+
+async def test_every_answer_is_documented(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rfa.service.routes.read.read_in_subprocess", read_here)
     async with connect(api_keys=KEY) as client:
         paths = (await client.get("/openapi.json")).json()["paths"]
     seen: dict[str, set[int]] = {}
@@ -130,9 +154,8 @@ async def test_every_answer_is_documented(connect: Any) -> None:
     assert {path for path, methods in paths.items() if "head" in methods} == set(PROBES)
 
 
-async def test_the_document_asks_for_a_key_where_the_server_does(connect: Any) -> None:
-    async with connect() as client:
-        assert "securitySchemes" not in (document := openapi_of(client.app))["components"]
+async def test_the_document_asks_for_a_key_where_the_server_does(connect: Any, document: Any) -> None:
+    assert "securitySchemes" not in document["components"]
     async with connect(api_keys=KEY) as client:
         guarded = openapi_of(client.app)
     for path, methods in guarded["paths"].items():
@@ -145,9 +168,7 @@ async def test_the_document_asks_for_a_key_where_the_server_does(connect: Any) -
     assert guarded["components"]["schemas"] == document["components"]["schemas"]
 
 
-async def test_errors_share_one_schema_and_operations_are_described(connect: Any) -> None:
-    async with connect() as client:
-        document = openapi_of(client.app)
+async def test_errors_share_one_schema_and_operations_are_described(document: Any) -> None:
     for path, methods in document["paths"].items():
         for operation in methods.values():
             assert operation["description"], path
@@ -158,10 +179,7 @@ async def test_errors_share_one_schema_and_operations_are_described(connect: Any
                     assert schema == {"$ref": "#/components/schemas/ErrorReply"}, (path, status)
 
 
-async def test_every_reference_leads_somewhere(connect: Any) -> None:
-    async with connect() as client:
-        document = openapi_of(client.app)
-
+async def test_every_reference_leads_somewhere(document: Any) -> None:
     def references(node: Any) -> list[str]:
         if isinstance(node, dict):
             own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
@@ -188,10 +206,9 @@ async def test_a_reply_links_to_what_goes_on_from_its_state(connect: Any) -> Non
             assert (await client.post(path, json={**body, name: reply[pointer]})).status_code == 200
 
 
-async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
+async def test_requests_are_bounded_in_every_field(document: Any) -> None:
     """No string, number or array that a client sends is without a limit."""
-    async with connect() as client:
-        schemas = openapi_of(client.app)["components"]["schemas"]
+    schemas = document["components"]["schemas"]
 
     def unbounded(node: Any, where: str) -> list[str]:
         if not isinstance(node, dict):
@@ -215,9 +232,9 @@ async def test_requests_are_bounded_in_every_field(connect: Any) -> None:
         assert unbounded(schemas[name], name) == []
 
 
-async def test_the_examples_of_the_document_work(connect: Any) -> None:
+async def test_the_examples_of_the_document_work(connect: Any, document: Any) -> None:
+    schemas = document["components"]["schemas"]
     async with connect() as client:
-        schemas = openapi_of(client.app)["components"]["schemas"]
         for path, name in (
             ("/generate", "GenerateRequest"),
             ("/filter", "FilterRequest"),
@@ -229,9 +246,8 @@ async def test_the_examples_of_the_document_work(connect: Any) -> None:
                 assert (await client.post(path, json=example)).status_code == 200
 
 
-async def test_every_field_is_described(connect: Any) -> None:
-    async with connect(fake_models(FakeLanguage(), FakeFilter())) as client:
-        schemas = openapi_of(client.app)["components"]["schemas"]
+async def test_every_field_is_described(document: Any) -> None:
+    schemas = document["components"]["schemas"]
     fields = {f"{name}.{field}": facts for name, kind in schemas.items() for field, facts in kind["properties"].items()}
     assert len(fields) > 200
     assert [field for field, facts in fields.items() if not facts.get("description")] == []

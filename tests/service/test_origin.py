@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 from typing import Any
 
@@ -30,6 +31,7 @@ HANDSHAKE: dict[str, Any] = {"type": "websocket", "path": "/filter/stream", "sch
              "extensions": {"websocket.http.response": {}}}  # fmt: skip
 
 
+@functools.cache
 def policy(has_keys: bool = False, **settings: Any) -> OriginPolicy:
     return OriginPolicy(Settings(bundles=(), **settings), has_keys=has_keys)
 
@@ -197,7 +199,7 @@ class TestTheServer:
         async with connect() as client:
             paths = [*openapi_of(client.app)["paths"], "/nope", "/docs", "/openapi.json", "/metrics", "//", "/health/x"]
             for path in paths:
-                for method in ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "BREW"):
+                for method in ("GET", "HEAD", "OPTIONS", "POST", "BREW"):
                     answer = await client.request(method, path, headers={"Host": "evil.example"})
                     assert (answer.status_code, answer.headers["content-type"]) == (421, "application/json")
                     assert "x-request-id" in answer.headers
@@ -208,7 +210,7 @@ class TestTheServer:
                     for headers in STRANGE:
                         answer = await client.request(method, path, headers=headers)
                         assert not has_cors(answer.headers)  # pages of others may not read, and no preflight succeeds
-                        if method in ("POST", "PUT", "DELETE", "BREW"):
+                        if method in ("POST", "BREW"):
                             error = read(ErrorReply, answer.content).error
                             assert (answer.status_code, error.type) == (403, "forbidden")
                             assert error.code == "origin_not_allowed"

@@ -21,13 +21,14 @@ from tests.service.conftest import Live
 from tests.service.live import answer, serving
 
 ROUNDING = 1e-9  # of float64 over these steps
-TIMES = np.cumsum(np.random.default_rng(0).exponential(0.1, 300))
+COUNT = 120
+TIMES = np.cumsum(np.random.default_rng(0).exponential(0.1, COUNT))
 
 
 def observations() -> np.ndarray:
     """Noise with outliers of every size, of which the passes make different things."""
     rng = np.random.default_rng(1)
-    return rng.normal(size=(300, 2)) * np.where(rng.random(300) < 0.2, 6.0, 1.0)[:, None]
+    return rng.normal(size=(COUNT, 2)) * np.where(rng.random(COUNT) < 0.2, 6.0, 1.0)[:, None]
 
 
 def expected(bundles: Path, passes: int) -> np.ndarray:
@@ -40,12 +41,12 @@ def expected(bundles: Path, passes: int) -> np.ndarray:
     return output.mean[0].numpy()
 
 
-def means(runtime: FilterRuntime, count: int = 300, **options: Any) -> np.ndarray:
+def means(runtime: FilterRuntime, count: int = COUNT, **options: Any) -> np.ndarray:
     sequence = runtime.filter(TIMES[:count].tolist(), observations()[:count].tolist(), levels=(0.9,), **options)
     return np.concatenate([piece.outputs.mean for piece in sequence.pieces])
 
 
-@pytest.mark.parametrize("passes", [1, 2, 3])
+@pytest.mark.parametrize("passes", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 def test_passes_are_those_of_a_model_made_with_them(passes: int, bundles: Path) -> None:
     runtime = FilterRuntime(open_bundle(bundles / "linear"))
     found = means(runtime, passes=passes)

@@ -56,28 +56,21 @@ def markers(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.glob("compiled-*"))
 
 
-async def test_the_second_start_compiles_nothing(
+async def test_what_is_compiled_is_compiled_again_only_where_kernels_or_bundles_changed(
     cache: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO, "rfa.server"):
         await precompile.ensure_compiled(settings)
     assert "compiled all 2 kernels" in caplog.text and len(markers(cache)) == 1
-    monkeypatch.setattr(precompile, "PROGRAM", ("/no/such/program",))
-    await precompile.ensure_compiled(settings)
-
-
-async def test_deleted_kernels_are_compiled_again(cache: Path, settings: Settings) -> None:
-    await precompile.ensure_compiled(settings)
     assert precompile.is_compiled(settings)
-    (cache / "kernel.nbi").unlink()
-    assert not precompile.is_compiled(settings)
-
-
-async def test_changed_bundles_are_compiled_again(cache: Path, settings: Settings) -> None:
-    await precompile.ensure_compiled(settings)
+    with monkeypatch.context() as patch:
+        patch.setattr(precompile, "PROGRAM", ("/no/such/program",))
+        await precompile.ensure_compiled(settings)  # the second start
     (settings.models.bundles[0] / "manifest.json").write_text("[]")
     await precompile.ensure_compiled(settings)
-    assert len(markers(cache)) == 2
+    assert len(markers(cache)) == 2 and precompile.is_compiled(settings)
+    (cache / "kernel.nbi").unlink()
+    assert not precompile.is_compiled(settings)
 
 
 async def test_a_read_only_package_has_its_kernels_in_the_cache_of_the_user(

@@ -84,7 +84,8 @@ def test_the_entries_used_last_stay_within_the_limit() -> None:
     assert cache.get(b"large") is None and cache.size == 3 * (100 + ENTRY_BYTES)
 
 
-@pytest.mark.parametrize("name", ["compiled", "onnx"])
+# ONNX Runtime takes three times as long, and the cache knows nothing of runtimes.
+@pytest.mark.parametrize("name", ["compiled", pytest.param("onnx", marks=pytest.mark.slow)])
 async def test_a_bundle_has_the_same_bits_with_the_cache(connect: Any, books_bundle: Path, name: Any) -> None:
     from rfa.runtime.text.loading import load_on_cpu
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rfa.runtime.text.cuts import check_splitting
@@ -37,7 +37,6 @@ def read(vocabulary: Vocabulary, text: str, most: int = 10**9) -> PromptReader:
     return reader
 
 
-@settings(max_examples=300)
 @given(TEXTS, st.sampled_from([1, 2, 3, 5, 8, 20]), st.sampled_from([1, 3, 10**9]), st.booleans())
 def test_pieces_have_the_tokens_of_the_whole(text: str, usual: int, most: int, is_merged: bool) -> None:
     vocabulary = MERGED if is_merged else BOOKS

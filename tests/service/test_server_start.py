@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import socket
@@ -17,7 +16,7 @@ from rfa.runtime.state.keys import ephemeral_key
 from rfa.service.process.address import listen, reserve
 from rfa.service.process.settings_json import read_settings, with_state_key, write_settings
 from rfa.service.settings import Settings
-from tests.service.processes import ROOT, serving, started
+from tests.service.processes import ROOT, SERVE, started
 from tests.waiting import PATIENCE
 
 
@@ -57,11 +56,7 @@ def test_a_port_is_free_again_past_connections_of_the_server_before() -> None:
         socket.create_connection((address.host, address.port), PATIENCE).close()
 
 
-def test_the_state_key_is_one_for_all_and_the_operators_if_there_is_one(tmp_path: Path) -> None:
-    with serving(tmp_path):
-        keys = [path.read_text() for path in tmp_path.glob("key-*")]
-    assert len(keys) == 2 and len(set(keys)) == 1
-    assert len(base64.b64decode(keys[0], validate=True)) == 32
+def test_a_state_key_is_the_operators_if_there_is_one() -> None:
     given = Settings(bundles=(), state_keys=SecretStr(ephemeral_key()))
     assert with_state_key(given) is given
     one, other = (with_state_key(Settings(bundles=())).state.state_keys for _ in range(2))
@@ -79,7 +74,8 @@ def test_settings_arrive_as_they_were(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_process_that_never_starts_ends_the_server(tmp_path: Path) -> None:
-    with started(tmp_path, program=("-c", "raise SystemExit(3)"), processes=2) as server:
+    at_once = "from rfa.service.process import supervisor; supervisor.FIRST_PAUSE_SECONDS = 0.01\n"
+    with started(tmp_path, ("-c", "raise SystemExit(3)"), serve=at_once + SERVE, processes=2) as server:
         assert server.process.wait(PATIENCE) == 1
         assert "server processes exited repeatedly: a server process exited with exit code 3" in server.log
 
@@ -102,12 +98,13 @@ def test_a_bad_bundle_is_one_clear_line(linear_bundle: Path, tmp_path: Path) -> 
     assert done.stderr.startswith("rfa: ") and "golden.json" in done.stderr and done.stderr.count("\n") == 1
 
 
+@pytest.mark.slow  # starts a server and its processes; a bad bundle is one clear line by the same way
 @pytest.mark.parametrize(
     ("name", "value"),
     [
         ("RFA_SESSIONS", "memory"),
-        pytest.param("RFA_STATE_KEYS", "c2hvcnQ=", marks=pytest.mark.slow),
-        pytest.param("RFA_MAX_MEMORY", "1000000", marks=pytest.mark.slow),
+        ("RFA_STATE_KEYS", "c2hvcnQ="),
+        ("RFA_MAX_MEMORY", "1000000"),
     ],
 )
 def test_settings_that_only_the_processes_can_judge_are_one_clear_line(

@@ -154,7 +154,7 @@ HOW: list[dict[str, Any]] = [
 
 
 @pytest.mark.anyio
-@pytest.mark.parametrize("other", ["onnx", "compiled"])
+@pytest.mark.parametrize("other", [pytest.param("onnx", marks=pytest.mark.slow), "compiled"])  # these two agree
 async def test_texts_are_those_of_a_server_without_a_gpu(
     runtime: TorchLanguageRuntime, bundle: Bundle, connect: Any, other: str
 ) -> None:

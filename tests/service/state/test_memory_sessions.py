@@ -132,7 +132,7 @@ async def test_27_a_create_storm_of_one_tenant_does_not_fill_the_store() -> None
 JUST_DOUBLED = 11_000  # entries at which a table of 2^14 places has become one of 2^15: it is full at two thirds
 
 
-@pytest.mark.parametrize("size", [48, 400, 4_000])
+@pytest.mark.parametrize("size", [48, *(pytest.param(size, marks=pytest.mark.slow) for size in (400, 4_000))])
 async def test_sessions_weigh_what_is_computed(size: int) -> None:
     store = MemorySessions(TTL, 10**6, 10**9)
     gc.collect()
