@@ -1,4 +1,4 @@
-"""A generation in two requests is the generation of one, bit for bit."""
+"""A generation in two requests, or beside others, is the generation of one, bit for bit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from rfa.service.encoding import dumps
 from rfa.service.engine.engine import Engine
 from rfa.service.engine.models import Models, load_models
 from rfa.service.engine.text.generated import Generation
+from rfa.service.engine.text.job import GenerateJob
 from rfa.service.engine.text.options import GenerateOptions
 from rfa.service.engine.text.state import LONGEST_TAIL_BYTES, LanguageState
 from rfa.service.errors import InvalidRequest
 from rfa.service.metrics import Metrics
 from rfa.service.settings import Settings
 from tests.service.models import FakeLanguage, fake_models
+from tests.waiting import until
 
 pytestmark = pytest.mark.anyio
 VOCABULARY_SIZE = 100
@@ -154,3 +156,47 @@ async def test_a_bundle_continues_with_the_same_bits(books: Models) -> None:
         third = await run(made, max_new_tokens=3, resumed=reopened(second), **options)
     assert tokens(first, second, third) == tokens(whole)
     assert third.state == whole.state
+
+
+# A text does not depend on its neighbours.
+
+PROMPTS = ("It was the", "She said: “no”", "", "A long time ago, in a house by the sea, there lived", "…")
+
+
+def options(seed: int, **given: Any) -> GenerateOptions:
+    requested = {
+        "prompt": PROMPTS[seed % len(PROMPTS)], "max_new_tokens": 6 + seed % 5, "is_sampled": True, "temperature": 0.9,
+        "top_p": 0.9 if seed % 2 else None, "latent_noise": 0.3 * (seed % 3), "top_n_tokens": 2, "return_latents": True,
+        **given,
+    }  # fmt: skip
+    return GenerateOptions(seed=seed, **requested)
+
+
+async def test_a_text_is_the_same_alone_and_in_any_batch(books: Models) -> None:
+    async with engine(books) as made:
+
+        async def written(seed: int) -> bytes:
+            """All that is told of every token, digit for digit."""
+            generation = await made.generate(None, options(seed, samples=1 + seed % 3)).result()
+            return dumps([continuation.events for continuation in generation.texts])
+
+        alone = [await written(seed) for seed in range(20)]
+        assert await asyncio.gather(*map(written, range(20))) == alone
+        assert next(iter(books.languages.values())).pool.in_use == 0
+
+
+async def test_slots_are_free_after_cancels_and_errors(books: Models) -> None:
+    async def leave(job: GenerateJob, events: int) -> None:
+        stream = job.events()
+        for _ in range(events):
+            await anext(stream)
+        await stream.aclose()  # type: ignore[attr-defined]
+
+    (runtime,) = books.languages.values()
+    async with engine(books) as made:
+        for round_number in range(3):
+            jobs = [made.generate(None, options(seed, is_streamed=True, samples=2)) for seed in range(12)]
+            await asyncio.gather(*(leave(job, (index + round_number) % 5) for index, job in enumerate(jobs)))
+        await until(lambda: not made._scheduler.running)
+    assert runtime.pool.in_use == 0
+    assert not runtime.pool.arrays["means"].any()

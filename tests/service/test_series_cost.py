@@ -1,5 +1,10 @@
-"""What rows of the series network cost: calls are cut by cells, not rows, and a dear row has its quantum alone."""
+"""What rows of the series network cost: calls are cut by cells, a dear row has its quantum alone; bounded buffers."""
 
+from __future__ import annotations
+
+import gc
+import itertools
+import weakref
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -18,8 +23,12 @@ from rfa.service.engine.filter import stages
 from rfa.service.engine.filter.filter_job import FilterJob
 from rfa.service.engine.filter.stages import FilterStage
 from rfa.service.engine.filter.stream import FilterStreamOptions, Observed, StreamJob
+from rfa.service.engine.models import Models
+from rfa.service.engine.served import MAX_SIZES, Served
+from rfa.service.engine.text.drift import DriftMeter
 from rfa.service.metrics import Metrics
-from tests.runtime.series.series_streams import decoder, network
+from rfa.service.settings import Settings
+from tests.runtime.series.series_streams import decoder, filtered, network
 
 pytestmark = pytest.mark.anyio
 LATE = 60.0
@@ -140,3 +149,44 @@ async def test_a_dear_row_shares_its_quantum_with_no_other(monkeypatch):
     stage.run(several[:1])
     assert several[0].done
     run_to_end(stage, several[1])
+
+
+# Buffers, and what is kept for each number of columns, are bounded.
+
+
+@pytest.fixture
+def fresh():
+    return SeriesRuntime("series", "0" * 64, decoder(network()))
+
+
+def test_buffers_of_all_shapes_together_are_bounded(fresh):
+    """By the bytes that the request budget reserves; one buffer of each shape at most."""
+    sizes, horizons = (1, 2, 8, 33, 64), (0, 1, 256)
+    for size, horizon in itertools.product(sizes, horizons):
+        for _ in range(2):
+            before = fresh.buffers.idle
+            filtered(fresh.sized(size), range(3), np.ones((3, size)), horizon=tuple(range(1, horizon + 1)))
+        assert fresh.buffers.allocated_bytes <= fresh.kept_bytes
+        assert 0 < fresh.buffers.idle == before
+    assert fresh.buffers.idle < len(sizes) * len(horizons)
+    assert Models({}, {"series": fresh}, []).kept_bytes == fresh.kept_bytes
+
+
+def test_numbers_of_columns_are_kept_for_as_long_as_they_are_used(fresh):
+    settings, metrics = Settings(bundles=(), max_streams=2, max_running=2), Metrics()
+    served = Served.build(Models({}, {"series": fresh}, []), settings, metrics, DriftMeter(0, metrics))
+    own = served.get_stages(fresh)
+    busy = served.get_stages(fresh.sized(2))
+    slot = busy.filtering.pool.acquire()
+    first = weakref.ref(fresh.sized(3))
+    served.get_stages(fresh.sized(3))
+    for size in range(4, 5 + MAX_SIZES):
+        served.get_stages(fresh.sized(size))
+    assert len(served.stages) == len(served.pools) == 1 + MAX_SIZES
+    assert served.get_stages(fresh) is own and served.get_stages(fresh.sized(2)) is busy
+    gc.collect()
+    assert first() is None
+    busy.filtering.pool.release(slot)
+    for size in range(20, 20 + MAX_SIZES):
+        served.get_stages(fresh.sized(size))
+    assert ("series", 2) not in served.stages and len(served.stages) == 1 + MAX_SIZES
