@@ -5,9 +5,9 @@
 
 Its bundles are folders with a file `manifest.json` of any content, which is what the model recites.
 
-In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and when it loaded. A file `compile`
-there makes it compile something before it has loaded; one named for its process id makes it misbehave when it loads
-bundles anew (`refuse-PID`, `die-PID`, `hang-PID`) or when it beats (`babble-PID` says what is no message).
+In the folder FAKE_CHILD_NOTES it leaves notes: the state keys that it was given, and when it loaded. A file there that
+is named for its process id makes it misbehave when it loads bundles anew (`refuse-PID`, `die-PID`) or when it beats
+(`babble-PID` says what is no message).
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-
-import numba
 
 from rfa.service.engine.models import Models
 from rfa.service.process import child
@@ -53,8 +51,6 @@ def load(settings: Settings) -> Models:
     contents = [(path / "manifest.json").read_bytes() for path in settings.models.bundles]
     if not is_first:
         misbehave()
-    if (NOTES / "compile").exists():
-        numba.njit(lambda: 1)()
     (NOTES / f"load-{PID}-{begun}").write_text(f"{begun} {time.monotonic()}")
     models = fake_models(Moody(script=contents[0].decode() * 1000))
     facts = [
@@ -70,8 +66,6 @@ def misbehave() -> None:
         raise ValueError("the new bundle is broken " * 100_000)
     if is_asked("die"):
         os._exit(7)
-    if is_asked("hang"):
-        time.sleep(3600)
 
 
 def is_asked(what: str) -> bool:

@@ -88,26 +88,34 @@ def test_a_damaged_bundle_is_refused_by_folder_file_and_reason(tmp_path: Path) -
     assert str(tmp_path) not in str(refusal.value)
 
 
-@pytest.mark.parametrize(
-    ("what", "reason"),
-    [
-        # Each starts an interpreter: one for each way in which a check can end here.
-        ("sleeping", r"the check did not finish within 1 s"),
-        ("greedy", r"needs more than 512 MiB"),
-        ("crashing", r"was killed by SIGSEGV"),
-        ("curious", r"ValueError: sees \[\] and \[\]"),
-        *(
-            pytest.param(what, reason, marks=pytest.mark.slow)
-            for what, reason in (
-                ("endless", r"the check did not finish within 1 s|exceeded its limit of processor time"),
-                ("writing", r"OSError: .*File too large"),
-                ("hoarding", r"OSError: .*Too many open files"),
-                ("printing", r"ValueError: said enough"),
-                ("leaving", r"exited with code 7"),
-            )
-        ),
-    ],
-)
+MISBEHAVIOUR = {
+    "sleeping": r"the check did not finish within 1 s",
+    "greedy": r"needs more than 512 MiB",
+    "crashing": r"was killed by SIGSEGV",
+    "curious": r"ValueError: sees \[\] and \[\]",
+    "endless": r"the check did not finish within 1 s|exceeded its limit of processor time",
+    "writing": r"OSError: .*File too large",
+    "hoarding": r"OSError: .*Too many open files",
+    "printing": r"ValueError: said enough",
+    "leaving": r"exited with code 7",
+}
+GRAPHS = {
+    "wrong, rows see each other": r"golden\.json, with cases repeated in a batch: case \d, step\.\w+ differs",
+    "memory, outer products of the batch": r"golden\.json, with cases repeated in a batch: step failed to run",
+    "memory, stretched constant": r"step\.onnx: ONNX Runtime cannot load the graph|golden\.json: step failed to run",
+    "endless, a Scan over millions": r"the check did not finish within 5 s|exceeded its limit of processor time",
+}
+
+
+def first(count: int, cases: dict[str, str]) -> list[Any]:
+    """The first cases run in `make test`: each starts an interpreter."""
+    return [
+        pytest.param(name, reason, marks=() if k < count else pytest.mark.slow)
+        for k, (name, reason) in enumerate(cases.items())
+    ]
+
+
+@pytest.mark.parametrize(("what", "reason"), first(4, MISBEHAVIOUR))
 def test_a_bundle_that_misbehaves_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str, reason: str
 ) -> None:
@@ -151,29 +159,7 @@ def test_a_check_that_is_cancelled_leaves_no_process(tmp_path: Path, monkeypatch
         os.kill(started[0].pid, 0)
 
 
-@pytest.mark.parametrize(
-    ("graph", "reason"),
-    [
-        ("wrong, rows see each other", r"golden\.json, with cases repeated in a batch: case \d, step\.\w+ differs"),
-        *(
-            pytest.param(graph, reason, marks=pytest.mark.slow)
-            for graph, reason in (
-                (
-                    "memory, outer products of the batch",
-                    r"golden\.json, with cases repeated in a batch: step failed to run",
-                ),
-                (
-                    "memory, stretched constant",
-                    r"step\.onnx: ONNX Runtime cannot load the graph|golden\.json: step failed to run",
-                ),
-                (
-                    "endless, a Scan over millions",
-                    r"the check did not finish within 5 s|exceeded its limit of processor time",
-                ),
-            )
-        ),
-    ],
-)
+@pytest.mark.parametrize(("graph", "reason"), first(1, GRAPHS))
 def test_a_graph_that_gives_its_golden_outputs_and_no_more_is_refused(tmp_path: Path, graph: str, reason: str) -> None:
     """What the reader of graphs cannot know: one row is as it should be, or nothing comes at all."""
     copy = Path(shutil.copytree(BUNDLE_ROOT / "oscillator", tmp_path / "oscillator"))

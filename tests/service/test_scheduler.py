@@ -16,7 +16,6 @@ from rfa.service.engine.job import Job
 from rfa.service.engine.run_queue import LIVE_IN_A_ROW
 from rfa.service.engine.scheduler import Scheduler
 from rfa.service.errors import NotReady, Overloaded
-from tests.service.models import FakeLanguage, fake_models
 from tests.waiting import PATIENCE, until
 
 pytestmark = pytest.mark.anyio
@@ -365,17 +364,3 @@ async def test_a_quantum_is_bounded_in_rows(make: Any) -> None:
     await asyncio.gather(*(job.result() for job in jobs))
     assert all(len(batch) <= 2 for batch in stage.batches)
     assert max(len(batch) for batch in stage.batches) == 2
-
-
-async def test_ready_tells_a_stalled_engine_and_health_does_not(connect: Any) -> None:
-    gate = threading.Semaphore(0)
-    async with connect(fake_models(FakeLanguage(gate=gate)), stall_seconds=0.05) as http:
-        pending = asyncio.ensure_future(http.post("/generate", json={"inputs": "say |"}))
-        scheduler = http.app.state.engine._scheduler
-        await until(lambda: scheduler.stalled_for() > 0.05)
-        assert (await http.get("/ready")).status_code == 503
-        assert (await http.get("/health")).status_code == 200
-        gate.release(1000)
-        assert (await pending).status_code == 200
-        await until(lambda: scheduler.running == 0)
-        assert (await http.get("/ready")).status_code == 200

@@ -15,10 +15,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rfa.runtime.messages import COMPILING
 from rfa.service.process.managed_child import Child, StartedProcess
 from rfa.service.process.snapshot import Snapshot
-from tests.service.processes import Server, engines_of, is_alive, serving
+from tests.service.processes import Server, is_alive, serving
 from tests.waiting import PATIENCE, wait_until
 
 NO_BUNDLES = Snapshot(1, Path(), (), "", 0)
@@ -30,25 +29,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server of two processes. It must serve with both after each test."""
     with serving(tmp_path_factory.mktemp("server")) as server:
         yield server
-        assert server.end() == 0
-
-
-def test_all_processes_serve_and_end_with_the_signal(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=3) as server:
-        assert "recite (lm, onnx), mean (filter)" in server.log and "with 3 processes" in server.log
-        children = server.children()
-        assert len(children) == 3
-        assert engines_of(server.metrics()) == {"0", "1", "2"}
-        assert server.end() == 0
-        assert not any(map(is_alive, children))
-        assert server.log.count(" rfa.supervisor: ") == 3 and " ERROR " not in server.log, server.log
-
-
-def test_what_is_compiled_is_said_once_before_the_server_is_there(tmp_path: Path) -> None:
-    (tmp_path / "compile").touch()
-    with serving(tmp_path, processes=2) as server:
-        assert server.log.count(COMPILING) == 1
-        assert server.log.index(COMPILING) < server.log.index("serving ")
         assert server.end() == 0
 
 
@@ -213,18 +193,6 @@ def test_files_that_change_reach_no_process_without_a_reload(tmp_path: Path) -> 
         assert {texts(server) for _ in range(8)} == {"aaa"} and versions(server) == {first}
         assert server.end() == 0
     assert not list(tmp_path.glob("rfa-*")), "the copies are left"
-
-
-def test_a_process_that_is_stopped_stops_a_reload_and_comes_back_with_what_is_served(tmp_path: Path) -> None:
-    with serving(tmp_path, stall_seconds=1) as server:
-        stopped = server.children()[0]
-        server.put("b")
-        os.kill(stopped, signal.SIGSTOP)
-        server.reload()
-        assert f"(pid {stopped}) ended; all processes still serve version" in server.log
-        wait_until(lambda: not is_alive(stopped) and server.engines() == {"0", "1"})
-        assert {texts(server) for _ in range(8)} == {"aaa"}
-        assert server.end() == 0
 
 
 def test_a_process_that_says_what_is_no_message_is_replaced(tmp_path: Path) -> None:
