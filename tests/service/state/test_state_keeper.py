@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,11 +16,9 @@ from rfa.service.settings import Settings
 from rfa.service.state.keeper import make_keeper
 from tests.service.state.state_support import SCOPE
 from tests.soak.faults.redis_process import RedisProcess
-from tests.waiting import PATIENCE
 
 pytestmark = pytest.mark.anyio
 NAME = SessionName("mine")
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def settings(**values: object) -> Settings:
@@ -93,20 +89,11 @@ async def test_redis_sessions_of_several_processes_are_common(shared_redis: Redi
     await two.aclose()
 
 
-def test_serving_needs_the_client_of_redis_only_for_sessions_there() -> None:
-    code = """
-import sys
-sys.modules["redis"] = None
-from rfa.service.settings import Settings
-from rfa.service.state.keeper import make_keeper
-make_keeper(Settings(bundles=(), processes=1, sessions="memory"))
-try:
-    make_keeper(Settings(bundles=(), processes=1, sessions="redis://127.0.0.1"))
-except ValueError as error:
-    print(error)
-"""
-    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE)
-    assert (
-        result.stdout.strip()
-        == "storing sessions in Redis requires an optional package; install it with pip install 'rfa-server[redis]'"
-    ), result.stderr
+def test_serving_needs_the_client_of_redis_only_for_sessions_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "rfa.service.state.redis_sessions", raising=False)
+    for name in {"redis", *(name for name in sys.modules if name.startswith("redis."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    make_keeper(settings(sessions="memory"))
+    with pytest.raises(ValueError, match="requires an optional package; install it with pip install") as refused:
+        make_keeper(settings(sessions="redis://127.0.0.1"))
+    assert "rfa-server[redis]" in str(refused.value)
