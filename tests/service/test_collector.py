@@ -2,27 +2,35 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
 
-CODE = """
-import gc, weakref
-import rfa.service.process.child as child
+import pytest
+
+from rfa.service.process import child
+
+
+@pytest.fixture
+def tuned() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    child._tune_garbage_collector()
+    yield
+    gc.set_threshold(*threshold)
+
 
 class Node:
-    pass
-
-child._tune_garbage_collector()
-before = gc.get_stats()[2]["collections"]
-alive = [[] for _ in range(200_000)]
-node = Node()
-node.itself, gone = node, weakref.ref(node)
-del node
-alive += [[] for _ in range(50_000)]
-print(gc.get_stats()[2]["collections"] - before, gone() is None, gc.get_freeze_count() > 10_000)
-"""
+    itself: Any
 
 
+@pytest.mark.usefixtures("tuned")
 def test_opening_many_streams_brings_no_full_round() -> None:
-    done = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
-    assert done.stdout == "0 True True\n"
+    before = gc.get_stats()[2]["collections"]
+    alive: list[Any] = [[] for _ in range(300_000)]
+    node = Node()
+    node.itself, gone = node, weakref.ref(node)
+    del node
+    alive += [[] for _ in range(50_000)]
+    assert gc.get_stats()[2]["collections"] == before
+    assert gone() is None and gc.get_freeze_count() > 10_000

@@ -16,6 +16,7 @@ from fastapi import WebSocket
 from rfa.service.access import tracing
 from rfa.service.access.request_log import record_of
 from rfa.service.access.tracing import Tracing, open_tracing
+from rfa.service.app import create_app
 from rfa.service.settings import ConfigurationError, Settings
 from tests.service.models import FakeLanguage, fake_models
 from tests.service.raw_asgi import asgi
@@ -188,6 +189,14 @@ async def test_spans_reach_a_collector(connect: Any, collector: Any, monkeypatch
     assert sorted(spans) == ["GET /health", "POST /generate"] and services == {"ours"}
 
 
+def test_off_is_off_for_fastapi_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    app = create_app(Settings(bundles=(), processes=1), load=lambda _: fake_models())
+    assert not app._telemetry["auto_configure"] and not app._native_telemetry.enabled()
+
+
+@pytest.mark.slow  # starts an interpreter; the test above looks at what FastAPI was told
 def test_off_is_off_whatever_the_environment_says(collector: Any) -> None:
     """FastAPI can export by itself, messages of exceptions included, when it starts with these variables.
 
