@@ -289,13 +289,13 @@ async def test_draining_ends_a_stream_in_an_orderly_way(connect: Any) -> None:
 @pytest.mark.parametrize("name", ["linear", "oscillator"])
 async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> None:
     """Cut at random places, across WS and POST, tokens and a session; the seed and the index go on by themselves."""
-    observations, requested = random_observations(40), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
+    observations, requested = random_observations(24), {"levels": [0.9], "horizon": [0.3], "samples": 2, "model": name}
     rng = random.Random(1)
     async with serving(name, sessions="memory") as http:
         app = http.app
         _, whole, _ = await run(app, observations, seed=11, **requested)
         for session in (None, "session:needle"):
-            cuts = [0, *sorted(rng.sample(range(1, 40), 5)), 40]
+            cuts = [0, *sorted(rng.sample(range(1, 24), 4)), 24]
             steps: list[Any] = []
             state: str | None = None
             for begin, end in itertools.pairwise(cuts):
@@ -307,7 +307,7 @@ async def test_saved_and_restored_is_uninterrupted_bit_for_bit(name: str) -> Non
                 state = done["state"]
                 assert state is not None
             assert steps == whole
-            assert not session or state == f"{session}@40"
+            assert not session or state == f"{session}@24"
 
 
 async def test_state_comes_with_every_so_many_th_step_and_forks(connect: Any) -> None:

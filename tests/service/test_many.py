@@ -204,7 +204,7 @@ async def test_a_document_with_a_part_replaced_ends_no_server() -> None:
     rng, statuses = random.Random(3), set()
     odd: list[Any] = [None, True, 0, -1, 2**63, 1e300, "", "x", [], {}, [[]], {"": 1}, [None], "session:a"]
     async with served() as client:
-        for _ in range(100):
+        for _ in range(70):
             document: Any = json.loads(json.dumps({**ASKED, "series": mixed(), "stream": False}))
             inner, parents = document, []
             while isinstance(inner, dict | list) and inner and (not parents or rng.random() < 0.8):
@@ -354,14 +354,18 @@ async def test_a_client_that_leaves_ends_its_series(kind: str, taken: int) -> No
         assert app.state.memory.leased_bytes == 0
 
 
-@pytest.mark.parametrize("form", ["values", pytest.param("rows", marks=pytest.mark.slow)])  # a second and more each
+@pytest.mark.parametrize(
+    "form", ["values", pytest.param("observations", marks=pytest.mark.slow)]
+)  # a second and more each
 async def test_a_hundred_thousand_points_fit_into_a_body_in_every_form(form: str) -> None:
     """With times and all digits, as Python writes them."""
     rng = np.random.default_rng(0)
     y, t = rng.normal(size=100_000).tolist(), (1_760_000_000 + np.arange(100_000)).tolist()
     parts = [slice(first, first + 1_000) for first in range(0, 100_000, 1_000)]
-    column = {"values": lambda y: {"values": {"y": y}}, "rows": lambda y: {"observations": [[x] for x in y]}}[form]
-    series = {str(k): {"times": t[part], **column(y[part])} for k, part in enumerate(parts)}
+    series = {
+        str(k): {"times": t[part], form: {"y": y[part]} if form == "values" else [[x] for x in y[part]]}
+        for k, part in enumerate(parts)
+    }
     body = json.dumps({"series": series, "fields": ["mean"], "levels": [0.9]})
     async with served(quota_observations=None) as client:
         response = await client.post("/filter", content=body, headers={"Content-Type": "application/json"})

@@ -39,7 +39,15 @@ for path, options in json.load(sys.stdin):
     kind, document = child._answer(Path(path).read_bytes(), **options)
     print((kind + document).decode())
 """
-OPTIONS = {"time": None, "columns": [], "by": [], "sheet": None, "zone": "UTC", "every": None, "most_numbers": 1000}
+OPTIONS: dict[str, Any] = {
+    "time": None,
+    "columns": [],
+    "by": [],
+    "sheet": None,
+    "zone": "UTC",
+    "every": None,
+    "most_numbers": 1000,
+}
 
 
 @pytest.fixture(scope="module")
