@@ -33,9 +33,9 @@ def check(paths: Sequence[Path], **limits: Any) -> tuple[CheckedBundle, ...]:
 
 @pytest.mark.parametrize(
     "names",
-    [("linear", "oscillator"), pytest.param(("linear", "books"), marks=pytest.mark.slow)],  # seconds of golden outputs
+    [("oscillator",), pytest.param(("linear", "books"), marks=pytest.mark.slow)],  # seconds of golden outputs
 )
-def test_good_bundles_are_named_with_what_was_checked(names: tuple[str, str]) -> None:
+def test_good_bundles_are_named_with_what_was_checked(names: tuple[str, ...]) -> None:
     paths = [BUNDLE_ROOT / name for name in names]
     found = check(paths)
     bundles = [open_bundle(path) for path in paths]
@@ -84,7 +84,7 @@ def test_a_damaged_bundle_is_refused_by_folder_file_and_reason(tmp_path: Path) -
     copy = Path(shutil.copytree(BUNDLE_ROOT / "linear", tmp_path / "mine"))
     (copy / "golden.json").write_bytes((copy / "golden.json").read_bytes()[:-1])
     with pytest.raises(BundleError, match=r"^mine: golden\.json: .*truncated") as refusal:
-        check([BUNDLE_ROOT / "linear", copy])
+        check([copy])
     assert str(tmp_path) not in str(refusal.value)
 
 

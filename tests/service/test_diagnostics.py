@@ -112,7 +112,7 @@ def test_a_warning_says_what_was_found_and_what_to_try() -> None:
     assert "rfa train filter" in low.message and "omit the model" in named.message
 
 
-@pytest.mark.parametrize("scored", [10, 60, 120, 300, ENOUGH - 1])
+@pytest.mark.parametrize("scored", [10, 60, 120, 300, pytest.param(ENOUGH - 1, marks=pytest.mark.slow)])
 def test_chance_alone_is_rarely_reported(scored: int) -> None:
     """Of intervals that cover what they should, every value by itself, by the binomial."""
     probability = math.fsum(

@@ -18,8 +18,10 @@ from websockets.sync.client import connect as connect_websocket
 from rfa.service.body import BodyLimits, BodyReader
 from rfa.service.cooperative import CooperativeWork
 from rfa.service.errors import RequestTimeout
+from rfa.service.http import http1
 from rfa.service.http.websocket import BURST_BYTES
-from rfa.service.memory import MemoryBudget
+from rfa.service.memory import Lease, MemoryBudget
+from rfa.service.process import draining
 from rfa.service.process.accepting import SEND_BUFFER_BYTES
 from rfa.service.schemas.stream_requests import StreamClose
 from rfa.service.setting_groups import LimitSettings
@@ -44,10 +46,6 @@ ASK = JSON_POST.format(path="/generate", length=len(TEXT)).encode() + TEXT
 NEVER_SECONDS = 600
 
 
-def gone(live: Live) -> bool:
-    return live.server.open_connections() == 0
-
-
 def is_shut(live: Live) -> bool:
     """Whether nobody can connect any more."""
     try:
@@ -57,6 +55,13 @@ def is_shut(live: Live) -> bool:
     return False
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(draining, "TICKS_PER_SECOND", 1)
+    monkeypatch.setattr(http1, "LINGER_SECONDS", 0.1)
+
+
+@pytest.mark.usefixtures("impatient")
 def test_headers_that_never_end_are_timed_out() -> None:
     begun = (b"GET /health HTTP/1.1\r\nHost: x\r\nX-Slow: ", b"G", b"\r\n")
     with running(header_timeout_seconds=0.6) as live, ExitStack() as held:
@@ -65,7 +70,7 @@ def test_headers_that_never_end_are_timed_out() -> None:
             client.sendall(piece)
         for client in clients:
             check_refusal(read_to_end(client), 408, "header_timeout")
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
 
 
 def test_headers_that_trickle_do_not_win_time() -> None:
@@ -148,33 +153,30 @@ def test_an_endless_header_takes_no_memory() -> None:
         check_refusal(answer, 431, "headers_too_large")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_body_that_stops_coming_is_timed_out() -> None:
     with running(body_timeout_seconds=0.3) as live, live.connect() as client:
         client.sendall(JSON_POST.format(path="/generate", length=1000).encode() + b'{"inputs":')
         check_refusal(read_to_end(client), 408, "request_timeout")
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
 
 
-def slow_body(pieces: list[bytes], seconds: float) -> Request:
-    """A request whose body comes piece by piece."""
+async def read_slowly(pieces: list[bytes], seconds: float, settings: LimitSettings, lease: Lease) -> StreamClose:
+    """Read a body that comes piece by piece."""
 
     async def receive() -> dict[str, object]:
         await asyncio.sleep(seconds)
         return {"type": "http.request", "body": pieces.pop(0), "more_body": bool(pieces)}
 
-    return Request({"type": "http", "headers": []}, receive)
+    reader = BodyReader(Request({"type": "http", "headers": []}, receive), settings, lease, CooperativeWork())
+    return await reader.read_model(StreamClose, BodyLimits.of(settings))
 
 
 @pytest.mark.anyio
 async def test_a_body_may_take_long_at_the_rate_asked_for() -> None:
     settings = LimitSettings(body_timeout_seconds=0.4, min_body_rate=1)
     pieces = [b'{"c', b"lo", b'se":', *[b" "] * 12, b"true}"]
-    lease = MemoryBudget(10_000).take(0)
-    assert (
-        await BodyReader(slow_body(pieces, 0.04), settings, lease, CooperativeWork()).read_model(
-            StreamClose, BodyLimits.of(settings)
-        )
-    ).close
+    assert (await read_slowly(pieces, 0.04, settings, MemoryBudget(10_000).take(0))).close
 
 
 @pytest.mark.anyio
@@ -183,9 +185,7 @@ async def test_a_body_that_never_pauses_and_never_ends_is_timed_out() -> None:
     budget = MemoryBudget(10_000)
     pieces = [b" "] * 1_000
     with pytest.raises(RequestTimeout), budget.take(0) as lease:
-        await BodyReader(slow_body(pieces, 0.01), settings, lease, CooperativeWork()).read_model(
-            StreamClose, BodyLimits.of(settings)
-        )
+        await read_slowly(pieces, 0.01, settings, lease)
     assert len(pieces) > 900
     assert budget.leased_bytes == 0
 
@@ -248,6 +248,7 @@ def test_clients_that_have_not_said_what_they_want_make_space(said: bytes) -> No
         assert answer == b"" or answer.startswith(b"HTTP/1.1 503")
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_reader_that_takes_nothing_is_cut() -> None:
     body = json.dumps({"observations": [[0.5, 0.25]] * 10_000, "samples": 60}).encode()
     limits: dict[str, Any] = {"send_timeout_seconds": 0.3, "keep_alive_seconds": 1, "max_reply_numbers": 10**8}
@@ -257,7 +258,7 @@ def test_a_reader_that_takes_nothing_is_cut() -> None:
             client = held.enter_context(live.connect(receive_buffer=4096))
             client.sendall(head.replace("Host: x", f"Host: x\r\nConnection: {connection}").encode() + body)
         wait_until(lambda: live.server.open_connections() == 2)
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
         text = live.app.state.metrics.render().decode()
     assert 'rfa_connections_refused_total{reason="stalled_reader"} 2.0' in text
 
@@ -305,7 +306,7 @@ def test_a_stream_with_a_request_behind_it_ends_when_its_client_leaves() -> None
             client.sendall(JSON_POST.format(path="/generate", length=len(body)).encode() + body + GET)
             gate.release()
             assert client.recv(1) == b"H"
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
         wait_until(lambda: not live.server.server_state.tasks)  # though the stream has nothing to send
         gate.release(10_000)
 
@@ -322,7 +323,7 @@ def test_a_websocket_carries_messages_up_to_the_limit_and_uncompressed() -> None
             client.send("a" * 4001)
             with pytest.raises(Exception, match="1009"):
                 client.recv(timeout=PATIENCE)
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
 
 
 def test_a_burst_of_frames_is_read_in_pieces_and_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,13 +345,14 @@ def test_a_burst_of_frames_is_read_in_pieces_and_in_order(monkeypatch: pytest.Mo
                 expected = b"".join(frame(1, text, mask=b"") for text in burst)
                 assert read_exactly(client, len(expected)) == expected
                 sending.join()
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
     assert max(pieces) == BURST_BYTES and sum(pieces) == sum(len(frame(1, text)) for text in [*texts, b"once more"])
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_websocket_reader_that_takes_nothing_is_cut() -> None:
     with running(prepare=echoing, send_timeout_seconds=0.2) as live, opened(live, 4096, b"/flood"):
-        wait_until(lambda: gone(live))
+        wait_until(lambda: not live.server.open_connections())
 
 
 def test_readiness_turns_false_and_connections_close_while_requests_end() -> None:

@@ -89,20 +89,6 @@ def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(serv
     assert server.process.wait(PATIENCE) == 0
 
 
-@pytest.mark.slow  # starts another server; TestVitals of test_health_listener.py has the rule
-def test_a_server_without_a_sign_of_life_is_neither_ready_nor_alive(tmp_path: Path) -> None:
-    with serving(tmp_path, processes=1, health_port=0, stall_seconds=1) as server:
-        url = health_url(server)
-        os.kill(server.children()[0], signal.SIGSTOP)
-
-        def statuses() -> list[int]:
-            return [httpx.get(f"{url}{path}", timeout=PATIENCE).status_code for path in ("/health", "/ready")]
-
-        wait_until(lambda: statuses()[1] == 503)
-        wait_until(lambda: "hangs" in server.log)
-        wait_until(lambda: statuses() == [200, 200])
-
-
 @pytest.mark.slow  # starts four processes and opens hundreds of connections
 def test_a_server_gives_each_process_its_share(tmp_path: Path) -> None:
     def shares() -> list[int]:
