@@ -21,6 +21,7 @@ import uvloop
 from fastapi import FastAPI, WebSocket
 from pydantic import TypeAdapter
 from starlette.websockets import WebSocketDisconnect
+from websockets.sync.client import connect
 
 from rfa.runtime.bundle.locate import BUNDLE_ROOT
 from rfa.service.app import create_app
@@ -91,6 +92,16 @@ async def refusal(client: httpx.AsyncClient, document: Any, path: str = "/filter
     response = await client.post(path, json=document)
     assert 400 <= response.status_code < 500, response.text
     return response.status_code, response.json()["error"]
+
+
+def replies_of(url: str, *frames: Any) -> list[Any]:
+    """The replies of a live stream, one to each frame, sent one after the other."""
+    with connect(f"{url.replace('http', 'ws', 1)}/filter/stream", open_timeout=PATIENCE) as stream:
+        replies = []
+        for frame in frames:
+            stream.send(json.dumps(frame))
+            replies.append(json.loads(stream.recv()))
+        return replies
 
 
 @dataclass

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
-from websockets.sync.client import connect
 
 import rfa
 from rfa.cli.main import app
@@ -19,7 +18,7 @@ from rfa.library.models import mixture_runtime
 from rfa.runtime.filters.sequence import FilteredSequence
 from rfa.runtime.series.covariates import CovariateInputs
 from rfa.runtime.uncertainty.interface import FilterOptions
-from tests.service.live import answer, bundled, running
+from tests.service.live import answer, bundled, replies_of, running
 
 pytestmark = pytest.mark.anyio
 ROWS, BEGIN = 240, 100
@@ -126,16 +125,11 @@ async def test_every_form_gives_the_same_numbers(client: httpx.AsyncClient, tmp_
 
 def test_a_live_stream_takes_values_of_each_horizon() -> None:
     values, promotion = sales("level", 2)
-    frames: list[Any] = []
-    with running(bundled("series")) as live, connect(f"ws://127.0.0.1:{live.port}/filter/stream") as socket:
-        socket.send(json.dumps({"horizon": [1], "known": ["promo"]}))
-        socket.recv()
-        for k in range(60):
-            socket.send(json.dumps({"y": [values[k]], "known": {"promo": [promotion[k], promotion[k + 1]]}}))
-            frames.append(json.loads(socket.recv()))
-        socket.send(json.dumps({"y": [1.0], "known": {"price": [1.0]}}))
-        error = json.loads(socket.recv())["error"]
-        assert (error["param"], error["code"]) == ("known.price", "known_mismatch")
+    sent = [{"y": [values[k]], "known": {"promo": [promotion[k], promotion[k + 1]]}} for k in range(60)]
+    wrong = {"y": [1.0], "known": {"price": [1.0]}}
+    with running(bundled("series")) as live:
+        _, *frames, refused = replies_of(live.url, {"horizon": [1], "known": ["promo"]}, *sent, wrong)
+        assert (refused["error"]["param"], refused["error"]["code"]) == ("known.price", "known_mismatch")
         rows = {"observations": [[y] for y in values[:60]], "known": {"promo": promotion[:61].tolist()}, "horizon": [1]}
         assert frames == httpx.post(f"{live.url}/filter", json=rows).json()["steps"]
 
@@ -143,15 +137,11 @@ def test_a_live_stream_takes_values_of_each_horizon() -> None:
 def test_late_frames_with_known_columns_give_the_numbers_of_the_order_of_time() -> None:
     values, promotion = sales("level", 2)
     with running(bundled("series")) as live:
-        states = []
+        states: list[Any] = []
         for order in (range(40), [*range(20), *range(21, 30), 20, *range(30, 40)]):
-            with connect(f"ws://127.0.0.1:{live.port}/filter/stream") as socket:
-                socket.send(json.dumps({"horizon": [1], "known": ["promo"], "late": {"window": 20.0}}))
-                socket.recv()
-                for k in order:
-                    known = {"promo": [promotion[k], promotion[k + 1]]}
-                    socket.send(json.dumps({"t": float(k), "y": [values[k]], "known": known}))
-                    states.append(json.loads(socket.recv()))
+            known = [{"promo": [promotion[k], promotion[k + 1]]} for k in order]
+            sent = [{"t": float(k), "y": [values[k]], "known": one} for k, one in zip(order, known, strict=True)]
+            states += replies_of(live.url, {"horizon": [1], "known": ["promo"], "late": {"window": 20.0}}, *sent)[1:]
         assert states[60 + 9]["late"] and states[60 + 9]["recomputed"] == 9
         assert states[40 + 30 :] == states[30:40]
 

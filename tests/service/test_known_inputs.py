@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,13 @@ import httpx
 import numpy as np
 import pytest
 from scipy.linalg import expm
-from websockets.sync.client import connect
 
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.uncertainty.alarms import alarm
 from tests.service.conftest import Live
-from tests.service.live import answer, serving
+from tests.service.live import answer, replies_of, serving
 
 COUNT = 80
 RNG = np.random.default_rng(7)
@@ -174,11 +172,8 @@ def test_a_live_stream_takes_them_by_the_frame(live: Live, bundles: Path) -> Non
     with live(bundles=(bundles / "linear",)) as url:
         body = {"times": TIMES.tolist(), "observations": values.tolist(), "input": INPUTS.tolist(), "horizon": [0.5]}
         steps = httpx.post(f"{url}/filter", json={"model": "linear", **body}).json()["steps"]
-        with connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
-            stream.send(json.dumps({"model": "linear", "horizon": [0.5]}))
-            stream.recv()
-            for t, y, held, step in zip(TIMES.tolist(), values.tolist(), INPUTS.tolist(), steps, strict=True):
-                stream.send(json.dumps({"t": t, "y": y, "input": held}))
-                assert json.loads(stream.recv()) == step
-            stream.send(json.dumps({"t": 1e3, "y": [0, 0], "input": [1.0]}))
-            assert json.loads(stream.recv())["error"]["param"] == "input"
+        rows = zip(TIMES.tolist(), values.tolist(), INPUTS.tolist(), strict=True)
+        sent = [{"t": t, "y": y, "input": held} for t, y, held in rows]
+        wrong = {"t": 1e3, "y": [0, 0], "input": [1.0]}
+        _, *found, refused = replies_of(url, {"model": "linear", "horizon": [0.5]}, *sent, wrong)
+        assert found == steps and refused["error"]["param"] == "input"

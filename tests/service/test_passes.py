@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from websockets.sync.client import connect
 
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.filters.linear_config import LinearFilterConfig
 from tests.model.oracles import float64_filter
 from tests.service.conftest import Live
-from tests.service.live import answer, serving
+from tests.service.live import answer, replies_of, serving
 
 ROUNDING = 1e-9  # of float64 over these steps
 COUNT = 120
@@ -73,9 +71,5 @@ def test_a_live_stream_takes_them_and_tells_them(live: Live, bundles: Path) -> N
     with live(bundles=(bundles / "linear",)) as url:
         asked = {"model": "linear", "passes": 1, "fields": ["mean"]}
         one = httpx.post(f"{url}/filter", json={**asked, "observations": rows}).json()["steps"]
-        with connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
-            stream.send(json.dumps(asked))
-            assert json.loads(stream.recv())["passes"] == 1
-            for row, step in zip(rows, one, strict=True):
-                stream.send(json.dumps({"y": row}))
-                assert json.loads(stream.recv()) == step
+        ready, *found = replies_of(url, asked, *({"y": row} for row in rows))
+        assert ready["passes"] == 1 and found == one

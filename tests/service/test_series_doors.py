@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,6 @@ import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from websockets.sync.client import connect
 
 import rfa
 from rfa.cli.main import app
@@ -18,7 +16,7 @@ from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.series.filter import open_series
 from tests.cli.commands import rfa as run_command
 from tests.service.conftest import Live
-from tests.service.live import answer, serving
+from tests.service.live import answer, replies_of, serving
 from tests.small_series import exported
 
 VALUES = (20 + np.sin(np.arange(120) / 4) + np.arange(120) / 50).round(3).tolist()
@@ -104,16 +102,11 @@ async def test_a_reply_is_that_of_auto_and_says_so() -> None:
 
 
 def test_a_stream_says_so_with_its_states_and_at_its_end(live: Live, bundles: Path) -> None:
-    with live(bundles=(bundles / "linear",)) as url, connect(f"{url.replace('http', 'ws')}/filter/stream") as stream:
-        stream.send(json.dumps({"model": "metrics", "return_state": True, "state_every": 2}))
-        assert json.loads(stream.recv())["model"] == "auto"
-        stream.send(json.dumps({"y": [1.0]}))
-        assert "warnings" not in json.loads(stream.recv())
-        stream.send(json.dumps({"y": [2.0]}))
-        assert [warning["code"] for warning in json.loads(stream.recv())["warnings"]] == ["retired_model"]
-        stream.send('{"close": true}')
-        end = json.loads(stream.recv())
-        assert [warning["code"] for warning in end["warnings"]] == ["retired_model"]
+    begin = {"model": "metrics", "return_state": True, "state_every": 2}
+    with live(bundles=(bundles / "linear",)) as url:
+        ready, first, second, end = replies_of(url, begin, {"y": [1.0]}, {"y": [2.0]}, {"close": True})
+        assert ready["model"] == "auto" and "warnings" not in first
+        assert [[one["code"] for one in reply["warnings"]] for reply in (second, end)] == [["retired_model"]] * 2
         state = {"model": "auto", "state": end["state"], "values": {"y": [3.0]}}
         assert httpx.post(f"{url}/filter", json=state).status_code == 200
 

@@ -79,9 +79,8 @@ def kalman(times: Sequence[float], rows: Sequence[Any], begin: tuple[float, Beli
 
 def summed(*beliefs: Belief) -> Belief:
     """Precisions added."""
-    parts = [(np.linalg.inv(p), np.linalg.solve(p, m)) for m, p in beliefs]
-    covariance = np.linalg.inv(sum(a for a, _ in parts))
-    return covariance @ sum(b for _, b in parts), covariance
+    covariance = np.linalg.inv(np.sum([np.linalg.inv(p) for _, p in beliefs], axis=0))
+    return covariance @ np.sum([np.linalg.solve(p, m) for m, p in beliefs], axis=0), covariance
 
 
 def assert_tells(reply: Any, belief: Belief, scale: float, rounding: float) -> None:

@@ -10,12 +10,11 @@ import httpx
 import numpy as np
 import pytest
 from typer.testing import CliRunner
-from websockets.sync.client import connect
 
 import rfa
 from rfa.cli.main import app
 from rfa.runtime.series.mixture_layout import EXPERTS
-from tests.service.live import answer, bundled, running
+from tests.service.live import answer, bundled, replies_of, running
 
 pytestmark = pytest.mark.anyio
 RNG = np.random.default_rng(1)
@@ -61,13 +60,8 @@ async def test_models_without_experts_have_none(client: httpx.AsyncClient, model
 
 def test_a_stream_has_the_weights_of_a_request() -> None:
     body = {"horizon": [1], "fields": ["weights"], "range": [0, 21]}
-    frames: list[Any] = []
-    with running(bundled("series")) as live, connect(f"ws://127.0.0.1:{live.port}/filter/stream") as socket:
-        socket.send(json.dumps(body))
-        socket.recv()
-        for y in VALUES[:30]:
-            socket.send(json.dumps({"y": [y]}))
-            frames.append(json.loads(socket.recv()))
+    with running(bundled("series")) as live:
+        _, *frames = replies_of(live.url, body, *({"y": [y]} for y in VALUES[:30]))
         rows = {**body, "observations": [[y] for y in VALUES[:30]]}
         assert frames == httpx.post(f"{live.url}/filter", json=rows).json()["steps"]
     stream = rfa.Stream(horizon=[1], weights=True, maximum=21)
