@@ -49,7 +49,7 @@ def test_a_process_whose_engine_hangs_is_replaced(tmp_path: Path) -> None:
         hung = server.children()[0]
         with httpx.Client(base_url=server.url, timeout=PATIENCE) as client, pytest.raises(httpx.TransportError):
             client.post("/generate", json={"inputs": "hang |"})
-        wait_until(lambda: f"(pid {hung}) hangs" in server.log)
+        wait_until(lambda: f"(pid {hung}) does not respond" in server.log)
         wait_until(lambda: server.children() not in ([], [hung]) and server.engines() == {"0"})
         assert server.end() == 0
 
@@ -157,7 +157,7 @@ def test_bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_
     ("misbehaviour", "outcome", "reason"),
     [
         ("refuse", "refused", "the new bundle is broken the new bundle is broken"),
-        pytest.param("die", "aborted", "ended", marks=pytest.mark.slow),
+        pytest.param("die", "aborted", "exited", marks=pytest.mark.slow),
     ],
 )
 def test_a_bundle_that_one_process_does_not_load_is_served_by_none(
