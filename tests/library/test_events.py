@@ -17,34 +17,13 @@ from rfa.library.events import EventModel
 from rfa.runtime.errors import InvalidInput
 from tests.service.live import running
 
-USUAL = [5, 5, 22, 9, 11, 9, 26]
-MODEL = {"vocab_size": 999, "d_model": 16, "n_layers": 1, "n_heads": 2, "head_dim": 4, "n_slots": 2}
-TRAINING = {
-    "steps": 60, "batch": 4, "context": 16, "learning_rate": 0.03, "validate_every": 60, "precision": "fp32",
-    "modes": ["recurrent"],
-}  # fmt: skip
+# A usual sequence of the logs of HDFS, as the default model knows them.
+USUAL = [5, 5, 22, 5, 11, 9, 11, 9, 11, 9, 26, 26, 26]
 
 
 @pytest.fixture(scope="module")
-def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("events")
-    lines = "".join(" ".join(map(str, USUAL[: 7 - index % 2])) + "\n" for index in range(200))
-    (folder / "train.txt").write_text(lines)
-    (folder / "valid.txt").write_text(lines)
-    (folder / "tiny.json").write_text(json.dumps({"model": MODEL, "training": TRAINING}))
-    commands = [
-        ["train", "lm", "--data", str(folder), "--config", str(folder / "tiny.json"), "--out", str(folder / "run")],
-        ["export", str(folder / "run"), "--out", str(folder / "log")],
-    ]
-    for command in commands:
-        result = CliRunner().invoke(app, command)
-        assert result.exit_code == 0, result.output
-    return folder / "log"
-
-
-@pytest.fixture(scope="module")
-def model(bundle: Path) -> EventModel:
-    return EventModel(bundle)
+def model() -> EventModel:
+    return EventModel("events")
 
 
 def test_events_in_pieces_have_the_scores_of_the_whole(model: EventModel) -> None:
@@ -57,7 +36,7 @@ def test_events_in_pieces_have_the_scores_of_the_whole(model: EventModel) -> Non
     for name, column in whole._asdict().items():
         assert np.array_equal(np.concatenate([getattr(part, name) for part in parts]), column[:-1])
     assert len(whole.tail) == len(events) + 1
-    assert whole.tail[7:9].max() < whole.tail[:7].min() <= 1
+    assert whole.tail[13:15].max() < whole.tail[:13].min() <= 1
 
 
 def test_bytes_of_another_model_are_refused(model: EventModel) -> None:
@@ -67,13 +46,13 @@ def test_bytes_of_another_model_are_refused(model: EventModel) -> None:
             model.update([5], broken)
 
 
-def test_the_command_names_lines_and_places(bundle: Path, tmp_path: Path) -> None:
+def test_the_command_names_lines_and_places(tmp_path: Path) -> None:
     file = tmp_path / "today.txt"
     usual = " ".join(map(str, USUAL))
     file.write_text(f"{usual}\n\n5 5 7777 9\n5\n")
-    command = ["score", str(file), "--bundle", str(bundle), "--rate", "0.001"]
+    command = ["score", str(file), "--rate", "0.001"]
     document = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout.splitlines()[-1])
-    assert (document["sequences"], document["events"]) == (3, 15)
+    assert (document["sequences"], document["events"]) == (3, 21)
     assert (3, 3, 7777) in [(one["line"], one["place"], one["event"]) for one in document["found"]]
     assert all(one["line"] != 1 and one["tail"] <= 0.001 for one in document["found"])
     shown = CliRunner().invoke(app, command).output
@@ -84,8 +63,8 @@ def test_the_command_names_lines_and_places(bundle: Path, tmp_path: Path) -> Non
 
 
 @pytest.fixture(scope="module")
-def address(bundle: Path) -> Iterator[str]:
-    with running(bundles=(bundle,)) as server:
+def address(bundles: Path) -> Iterator[str]:
+    with running(bundles=(bundles / "events",)) as server:
         yield server.url
 
 

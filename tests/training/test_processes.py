@@ -49,12 +49,20 @@ def test_a_batch_in_parts_is_the_batch(data: Path, alone: Path, tmp_path: Path) 
         train_language(write_config(tmp_path, accumulation=3), data, tmp_path / "other", device="cpu")
 
 
-def run_two(data: Path, config: str, tmp_path: Path, *options: str) -> None:
+# Trains in a process, once for each (configuration, folder, steps) that follows the folder of the text.
+WORKER = """
+import sys
+from pathlib import Path
+from rfa.training.language import train_language
+data = Path(sys.argv[1])
+for config, out, steps in zip(*[iter(sys.argv[2:])] * 3, strict=True):
+    train_language(config, data, Path(out), steps=int(steps), corpus_dir=data / "corpus", device="cpu")
+"""
+
+
+def run_two(data: Path, tmp_path: Path, *runs: tuple[str, Path, int]) -> None:
     """Train in two processes."""
-    command = [
-        sys.executable, "-m", "rfa", "train", "lm", "--data", str(data), "--config", config,
-        "--device", "cpu", "--out", str(tmp_path / "run"), *options,
-    ]  # fmt: skip
+    command = [sys.executable, "-c", WORKER, str(data), *(str(value) for run in runs for value in run)]
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
     # What torchrun sets.
@@ -70,23 +78,19 @@ def run_two(data: Path, config: str, tmp_path: Path, *options: str) -> None:
 
 
 def test_two_processes_are_one(data: Path, alone: Path, tmp_path: Path) -> None:
-    run_two(data, write_config(tmp_path, **RECIPE), tmp_path)
+    """With whole weights, and with FSDP in a run that is continued, whose checkpoint has whole weights and moments."""
+    plain, other = write_config(tmp_path, **RECIPE), tmp_path / "other"
+    for steps in (3, 6):
+        train_language(plain, data, tmp_path / "alone", steps=steps, corpus_dir=data / "corpus", device="cpu")
+    other.mkdir()
+    fsdp = write_config(other, **RECIPE, fsdp=True)
+    run_two(data, tmp_path, (plain, tmp_path / "run", 6), (fsdp, other / "run", 3), (fsdp, other / "run", 6))
     assert_same(alone, tmp_path / "run")
     assert json.loads((tmp_path / "run/train.json").read_text())["tokens"] == 6 * 4 * 32
-
-
-def test_two_processes_that_share_the_weights_are_one(data: Path, tmp_path: Path) -> None:
-    """FSDP, also in a run that is continued; the checkpoint has whole weights and moments."""
-    config = write_config(tmp_path, **RECIPE)
-    for steps in (3, 6):
-        train_language(config, data, tmp_path / "alone", steps=steps, corpus_dir=data / "corpus", device="cpu")
-    config = write_config(tmp_path, **RECIPE, fsdp=True)
-    run_two(data, config, tmp_path, "--steps", "3")
-    run_two(data, config, tmp_path, "--steps", "6")
-    assert_same(tmp_path / "alone", tmp_path / "run")
-    moments = [load_file(tmp_path / name / "optimiser.safetensors") for name in ("alone", "run")]
+    assert_same(tmp_path / "alone", other / "run")
+    moments = [load_file(folder / "optimiser.safetensors") for folder in (tmp_path / "alone", other / "run")]
     assert {name: value.shape for name, value in moments[0].items()} == {
         name: value.shape for name, value in moments[1].items()
     }
     with pytest.raises(ValueError, match="fsdp requires optimiser 'adam'"):
-        train_language(write_config(tmp_path, fsdp=True, ema=0.9), data, tmp_path / "other", device="cpu")
+        train_language(write_config(tmp_path, fsdp=True, ema=0.9), data, tmp_path / "third", device="cpu")

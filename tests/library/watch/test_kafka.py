@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 
 from rfa.library.watch.config import Config
 from rfa.library.watch.kafka import KafkaFeed, KafkaRows
@@ -52,6 +52,7 @@ class Replayed(Consumer):
 def brokers(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     monkeypatch.setattr("rfa.library.watch.kafka.Producer", Transactions)
     monkeypatch.setattr("rfa.library.watch.kafka.Consumer", Replayed)
+    monkeypatch.setattr("rfa.library.watch.kafka._POLL_SECONDS", 0.05)
     mock = Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "unused"})
     yield str(mock.list_topics(timeout=PATIENCE).brokers[1]).rpartition("/")[0]
     assert mock  # until here: the brokers end with it
@@ -67,11 +68,12 @@ def produce(brokers: str, first: int, last: int) -> None:
 
 def written(brokers: str, count: int) -> list[int]:
     """The positions of the rows in the topic of the sink, of which there are at least so many."""
-    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test", "auto.offset.reset": "earliest"})
-    consumer.subscribe(["out"])
+    consumer = Consumer({"bootstrap.servers": brokers, "group.id": "test"})
+    parts = consumer.list_topics("out", PATIENCE).topics["out"].partitions
+    consumer.assign([TopicPartition("out", part, OFFSET_BEGINNING) for part in parts])  # a group takes 3 s to form
     found: list[Any] = []
-    wait_until(lambda: [found.extend(consumer.consume(10, 1.0)), len(found) >= count][1])
-    found.extend(consumer.consume(10, 0.5))
+    wait_until(lambda: [found.extend(consumer.consume(10, 0.05)), len(found) >= count][1])
+    found.extend(consumer.consume(10, 0.2))
     consumer.close()
     return [json.loads(message.value())["index"] for message in found]
 

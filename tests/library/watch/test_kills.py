@@ -14,7 +14,7 @@ from tests.waiting import PATIENCE
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.mark.parametrize("kills", [12, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [4, pytest.param(200, marks=pytest.mark.slow)])
 def test_killed_watches_filter_each_observation_once(kills: int, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.library.watch.kills", str(kills), str(tmp_path)]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)

@@ -20,10 +20,13 @@ import redis
 from rfa.library.watch.config import StateOptions
 from rfa.library.watch.http_server import HttpServer, Reply
 from rfa.library.watch.storage import FileStorage, RedisStorage, StateError
-from rfa.library.watch.store import open_store
+from rfa.library.watch.store import Store, open_store
+from rfa.library.watch.watch import Watch
 from rfa.library.watch.wire import read_write_request
 from tests.library.watch.fake_prometheus import FakePrometheus, fake_prometheus
+from tests.library.watch.pushing import config_of
 from tests.library.watch.running import START, Running, config_for
+from tests.library.watch.test_sinks import Receiver
 from tests.soak.faults.redis_process import RedisProcess
 from tests.soak.faults.server import free_port
 from tests.waiting import PATIENCE, wait_until
@@ -158,6 +161,31 @@ def test_a_state_of_another_version_is_refused(
         Running(config_for(fake.url), FileStorage(tmp_path / "state"))
 
 
+def test_requests_wait_in_redis_for_the_next_watch(server: RedisProcess) -> None:
+    receiver = Receiver(["/write"], failures=0)
+
+    def watch(url: str) -> Watch:
+        return Watch(
+            config_of("stdin]", f'[sink.remote_write]\nurl = "{url}/write"\n[state]\nredis = "{server.url}"'),
+            Store(RedisStorage(server.url, "waits"), KEYS),
+        )
+
+    first = watch("http://127.0.0.1:9")
+    for k in range(3):
+        first.push_messages([json.dumps({"labels": {"__name__": "load"}, "t": START + k, "value": 1}).encode()])
+    first.close()
+    with server.client() as client:
+        contents = b"".join(client.hvals("rfa:watch:waits:outbox:remote_write"))
+        assert contents and b"load" not in contents  # sealed
+        again = watch(receiver.url)
+        wait_until(lambda: len(receiver.bodies) == 3)
+        again.close()
+        receiver.server.close()
+        assert not client.exists("rfa:watch:waits:outbox:remote_write")
+    assert [read_write_request(body)[0].times[0] for body in receiver.bodies] == [START, START + 1, START + 2]
+
+
+@pytest.mark.slow  # starts two processes; the test above has the law without a kill
 def test_a_kill_between_the_store_and_the_sending_loses_no_request(server: RedisProcess, tmp_path: Path) -> None:
     """The server of the sink is away while a watch is killed, and takes its requests from the next one."""
     port, path = free_port(), tmp_path / "watch.toml"
