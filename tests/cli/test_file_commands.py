@@ -144,7 +144,7 @@ def test_rows_in_a_maintenance_window_are_no_alarms(tmp_path: Path) -> None:
     assert code == 1 and "--mute must be a weekly window" in error
 
 
-@pytest.mark.parametrize("ending", [".png", ".svg", ".html"])
+@pytest.mark.parametrize("ending", [".png", pytest.param(".svg", marks=pytest.mark.slow), ".html"])  # .html has an SVG
 def test_plot_draws_a_file_with_its_forecast(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
     monkeypatch.chdir(tmp_path)
     hourly(tmp_path / "y.csv", [round(10 + np.sin(k / 4), 3) for k in range(60)])

@@ -22,7 +22,10 @@ CORPUS = Path(__file__).parent / "corpus"
 CASES: list[dict[str, Any]] = json.loads((CORPUS / "expected.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture(params=["UTC", "Europe/Berlin", "America/New_York"])
+# One zone that is not UTC shows whether a file is read by the clock of the machine.
+@pytest.fixture(
+    params=["Europe/Berlin", *(pytest.param(zone, marks=pytest.mark.slow) for zone in ("UTC", "America/New_York"))]
+)
 def machine_zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("TZ", request.param)
     time.tzset()

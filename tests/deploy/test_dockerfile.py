@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -204,7 +205,7 @@ def answering(status: int) -> Iterator[int]:
             """Do not log."""
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield server.server_port
@@ -213,23 +214,20 @@ def answering(status: int) -> Iterator[int]:
             thread.join()
 
 
-def health_check(port: int) -> int:
-    command = [sys.executable, str(DEPLOY / "healthcheck.py")]
-    # A proxy of the environment must not be used for a local server.
-    environment = {"RFA_PORT": str(port), "http_proxy": "http://127.0.0.1:9"}
-    return subprocess.run(command, env=environment, capture_output=True, timeout=PATIENCE).returncode
+def test_the_health_check_asks_whether_the_server_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RFA_HEALTH_PORT", raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # must not be used for a local server
 
+    def exit_code(port: int) -> object:
+        monkeypatch.setenv("RFA_PORT", str(port))
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(DEPLOY / "healthcheck.py"), run_name="__main__")
+        return ended.value.code
 
-@pytest.mark.parametrize(("status", "code"), [(200, 0), (503, 1), (404, 1)])
-def test_the_health_check_asks_whether_the_server_is_ready(status: int, code: int) -> None:
-    with answering(status) as port:
-        assert health_check(port) == code
-
-
-def test_the_health_check_fails_where_nobody_answers() -> None:
-    with answering(200) as port:
-        pass
-    assert health_check(port) == 1
+    for status, code in ((200, 0), (503, 1), (404, 1)):
+        with answering(status) as port:
+            assert exit_code(port) == code
+    assert exit_code(port) == 1  # where nobody answers
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])

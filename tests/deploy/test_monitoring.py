@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shutil
-import socket
 import subprocess
-import sys
 from collections import defaultdict
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rfa.service.app import create_app
 from rfa.service.settings import Settings
+from tests.service.live import running
 from tests.service.models import FakeLanguage, fake_models
-from tests.waiting import PATIENCE, wait_until
+from tests.waiting import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "docs" / "deploy"
@@ -94,38 +91,13 @@ async def scrape() -> str:
             return (await client.get("/metrics")).text
 
 
-def scrape_server() -> str:
-    """Return /metrics of `rfa serve`, which has metrics that only a whole server has."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "rfa", "serve", "--port", str(port), "--bundle", "bundles/linear"]
-    environment = {**os.environ, "RFA_PROCESSES": "1"}
-    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL) as server:
-        try:
-            return when_it_answers(f"http://127.0.0.1:{port}/metrics", server)
-        finally:
-            server.terminate()
-
-
-def when_it_answers(address: str, server: subprocess.Popen[bytes]) -> str:
-    """Return the first answer of a starting server."""
-    answers: list[httpx.Response] = []
-
-    def has_answered() -> bool:
-        assert server.poll() is None, "the server ended before it answered"
-        with suppress(httpx.ConnectError):
-            answers.append(httpx.get(address, timeout=PATIENCE))
-        return bool(answers)
-
-    wait_until(has_answered)
-    return answers[0].raise_for_status().text
-
-
 @pytest.fixture(scope="module")
 def exported() -> dict[str, set[str]]:
     """Return labels by name of series. A series without counts has its name and no labels."""
     labels: dict[str, set[str]] = defaultdict(set)
-    for text in (asyncio.run(scrape()), scrape_server()):
+    with running(bundles=(ROOT / "bundles" / "linear",)) as server:
+        served = httpx.get(f"{server.url}/metrics", timeout=PATIENCE).raise_for_status().text
+    for text in (asyncio.run(scrape()), served):
         for family in text_string_to_metric_families(text):
             for suffix in SUFFIXES.get(family.type, ()):
                 labels[family.name + suffix] |= set()

@@ -27,7 +27,7 @@ def several() -> pd.DataFrame:
 
 
 @pytest.mark.filterwarnings("ignore:series .* rows were sorted:UserWarning")
-@pytest.mark.parametrize("order", [lambda frame: frame, shuffled, lambda frame: frame.iloc[::-1]])
+@pytest.mark.parametrize("order", [shuffled, pytest.param(lambda frame: frame.iloc[::-1], marks=pytest.mark.slow)])
 def test_many_series_by_key_are_each_as_alone_whatever_the_order(order: Callable[[pd.DataFrame], pd.DataFrame]) -> None:
     whole = several()
     together = rfa.filter(order(whole), by="site", alarm=0.01)

@@ -49,7 +49,7 @@ def test_a_stream_tells_what_the_server_tells(server: TestClient, model: str, co
     assert checks.alarms is not None and checks.alarms.raised == reply["calibration"]["alarms"]["raised"]
 
 
-@pytest.mark.parametrize("cut", [0, 1, 60, 199])
+@pytest.mark.parametrize("cut", [0, 60])
 def test_a_stream_that_was_kept_as_bytes_goes_on_as_if_it_had_not(cut: int) -> None:
     times, values = measured(2)
     options: Any = {"horizon": [60.0], "alarm": {"rate": 0.01, "quiet": 5}, "levels": (0.8,)}

@@ -80,7 +80,10 @@ def test_bytes_that_are_no_state_are_refused() -> None:
         rfa.Stream.resume(state[:digest] + b"00" + state[digest + 2 :])
 
 
-@pytest.mark.parametrize(("model", "columns", "seeds"), [("auto", 1, 4), ("default", 2, 2), ("linear", 2, 8)])
+@pytest.mark.parametrize(
+    ("model", "columns", "seeds"),
+    [("auto", 1, 2), ("default", 2, 1), ("linear", 2, 2), pytest.param("linear", 2, 8, marks=pytest.mark.slow)],
+)
 def test_late_observations_in_any_order_give_the_numbers_of_the_ordered_stream(
     model: str, columns: int, seeds: int
 ) -> None:
@@ -137,7 +140,7 @@ def test_ten_thousand_orders_of_auto_give_the_state_of_the_ordered_stream() -> N
 
 def test_late_observations_with_known_columns_give_the_numbers_of_the_ordered_stream() -> None:
     options: dict[str, Any] = {"horizon": [1.0], "known": ("price", "holiday")}
-    for seed in range(8):
+    for seed in range(2):
         draw = random.Random(seed)
         rows: list[tuple[float, float, dict[str, Any]]] = [
             (float(t), draw.gauss(0, 1), {"price": [draw.gauss(0, 1), None], "holiday": float(t % 7 == 0)})

@@ -48,7 +48,9 @@ def alone(table: pa.Table, room: str, **options: Any) -> pd.DataFrame:
     return rfa.filter(frame[frame["room"] == room].drop(columns="room"), time="when", **OPTIONS, **options)
 
 
-@pytest.mark.parametrize("order", ["time", "series", "random"])
+@pytest.mark.parametrize(
+    "order", [pytest.param("time", marks=pytest.mark.slow), pytest.param("series", marks=pytest.mark.slow), "random"]
+)
 def test_each_series_has_the_numbers_that_it_has_alone(order: str) -> None:
     table = readings()
     rows = {
@@ -68,7 +70,7 @@ def test_each_series_has_the_numbers_that_it_has_alone(order: str) -> None:
             assert np.array_equal(own[name], expected[name], equal_nan=expected[name].dtype.kind == "f"), name
 
 
-@pytest.mark.parametrize("cut", [0, 1, 100, 239])
+@pytest.mark.parametrize("cut", [0, 100])
 def test_a_table_in_two_parts_with_the_states_of_the_first(cut: int) -> None:
     table = readings()
     how: dict[str, Any] = {"key": ["room"], "time": "when", "horizon": ["1h"], "state": "kept", **OPTIONS}

@@ -50,7 +50,7 @@ class WatchedFilter:
         with self._lock:
             self.pool = pool
             self.acquired += 1
-            self.leaks["a seat was not empty"] += not is_empty
+            self.leaks["a slot was not empty"] += not is_empty
         self.runtime.put(pool, pool_slot, state)
         pool.arrays[MARK][pool_slot.row] = _mark(pool_slot)
 
@@ -79,7 +79,7 @@ class WatchedFilter:
         strange = int(np.count_nonzero(marks != [_mark(pool_slot) for pool_slot in pool_slots]))
         if strange:
             with self._lock:
-                self.leaks["a seat had another owner's mark"] += strange
+                self.leaks["a slot had another owner's mark"] += strange
 
 
 def _mark(pool_slot: PoolSlot) -> int:

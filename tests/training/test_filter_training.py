@@ -87,14 +87,16 @@ def series(tmp_path):
     return str(tmp_path / "series.csv")
 
 
-def train(source, out, **training):
+def train(source, out, steps=4, **training):
+    """In 8 steps of the nominal filter, and these of the head."""
     run = FilterRun.from_dict(SMALL)
-    run = replace(run, training=replace(run.training, **training))
+    short = {"nominal_steps": 8, "batch": 4, "length": 8, "validate_every": 6}
+    run = replace(run, training=replace(run.training, steps=steps, **short, **training))
     return train_filter(run, source, out, show_progress=False)
 
 
 @pytest.mark.parametrize(
-    ("step", "number"), [(7, signal.SIGINT), pytest.param(26, signal.SIGTERM, marks=pytest.mark.slow)]
+    ("step", "number"), [(5, signal.SIGINT), pytest.param(10, signal.SIGTERM, marks=pytest.mark.slow)]
 )
 def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch, request, step, number):
     """In either phase: of the nominal filter, and of the head."""
@@ -103,7 +105,7 @@ def test_a_stopped_run_ends_as_if_it_had_not_been(series, tmp_path, monkeypatch,
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     train(series, whole)
     stop_at(step, DeepTrainer, monkeypatch, number)
-    with pytest.raises(Stopped, match=f"{number.name}: stopped and saved at step {step} of 30"):
+    with pytest.raises(Stopped, match=f"{number.name}: stopped and saved at step {step} of 12"):
         train(series, cut)
     assert json.loads((cut / "progress.json").read_text())["step"] == step
     train(series, cut)
@@ -119,15 +121,15 @@ def test_a_finished_run_is_left_and_goes_on_with_more_steps(series, tmp_path):
     again = train(series, out)
     assert {path: path.read_bytes() for path in out.iterdir()} == before
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
-    train(series, out, steps=12)
+    train(series, out, steps=8)
     record = json.loads((out / "train.json").read_text())
-    assert (record["steps"], record["extended_at"]) == (12, [6])
+    assert (record["steps"], record["extended_at"]) == (8, [4])
     lines = [json.loads(line)["step"] for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert lines == [15, 30, 36]
+    assert lines == [6, 12, 16]
     with pytest.raises(ValueError, match=r"it differs in learning_rate, steps"):
         train(series, out, learning_rate=0.01)
     with pytest.raises(ValueError, match=r"it differs in data"):
-        train("simulate:oscillator", out, steps=12)
+        train("simulate:oscillator", out, steps=8)
     with pytest.raises(ValueError, match="contains a trained run"):
         train_filter(FilterRun.from_file(find_config("linear")), "simulate:oscillator", out)
 

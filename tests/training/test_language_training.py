@@ -23,13 +23,20 @@ from tests.training.language_runs import MODEL, TRAINING, rows, write_config
 from tests.training.stopping import stop_at
 
 
+@pytest.fixture(autouse=True)
+def without_plots(request, monkeypatch):
+    """Draw the losses of one run only."""
+    if request.function is not test_both_modes_learn:
+        monkeypatch.setattr("rfa.training.language.plot_metrics", lambda out: None)
+
+
 def test_both_modes_learn(data, tmp_path):
-    record = train_language(write_config(tmp_path, steps=60, validate_every=20), data, tmp_path / "run", device="cpu")
+    record = train_language(write_config(tmp_path, steps=40, validate_every=10), data, tmp_path / "run", device="cpu")
     first, *_, last = rows(tmp_path / "run")
     assert set(last["valid"]) == {"attention", "recurrent"}
     for mode, loss in last["valid"].items():
         assert loss < first["valid"][mode] - 0.3, mode
-    assert record["tokens"] == 60 * 4 * 32
+    assert record["tokens"] == 40 * 4 * 32
     assert set(record["data"]) == {"train.txt", "valid.txt"}
     assert load_run(tmp_path / "run").config.d_model == 24
     from matplotlib.image import imread
@@ -43,7 +50,7 @@ RECIPES = {
 }
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [pytest.param("plain", marks=pytest.mark.slow), "all"])
 def test_resume_equals_uninterrupted(recipe, data, tmp_path, monkeypatch):
     """A run that a signal stops is saved at that step, between two validations, and ends as if it had not been."""
     config, corpus = write_config(tmp_path, **RECIPES[recipe]), data / "corpus"
@@ -67,6 +74,7 @@ def assert_same_run(whole, cut):
     assert metrics[0] == metrics[1]
 
 
+@pytest.mark.slow  # the tests above have the law, tests/training/test_corpus.py has the rows
 def test_a_run_on_one_file_of_rows_is_resumed_bit_for_bit(tmp_path, monkeypatch):
     lines = [json.dumps({"body": f"the cat sat on the mat {i} times and the dog on the log"}) for i in range(400)]
     (tmp_path / "rows.jsonl").write_text("\n".join(lines))

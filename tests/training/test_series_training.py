@@ -46,6 +46,13 @@ TRAINING = SeriesTrainingConfig(
 )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def few_series_are_validated():
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("rfa.training.series_network.VALIDATION_BATCHES", 2)
+        yield
+
+
 def test_values_go_to_the_cells_of_their_times():
     times = np.array([100.0, 110.2, 119.6, 120.4, 150.0, 400.0])
     values = np.array([np.nan, 1.0, 2.0, 4.0, 5.0, 6.0])
@@ -207,6 +214,7 @@ def test_a_run_of_minutes_ends_by_time_and_its_rates_go_by_it(tmp_path, monkeypa
         train_series(run, tmp_path)
 
 
+@pytest.mark.slow  # Triton's interpreter; tests/model/test_triton_backward.py has the gradients
 def test_the_gpus_kernels_train_every_parameter(monkeypatch):
     """In Triton's interpreter: gradients are those of the compiled scan, token by token lags included."""
     pytest.importorskip("triton")

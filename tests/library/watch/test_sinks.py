@@ -105,13 +105,13 @@ def test_incidents_and_outputs_reach_other_servers() -> None:
     query = 'name = "q"\nexpr = "load"\nalarm = {rate = "1/hour"}\nhorizon = ["1h"]'
     watch = Watch(config_of("stdin]", sink, query))
     try:
-        history = [load("a", k) for k in range(600)]
-        spike = [({"__name__": "load", "host": "a"}, START + 600 * STEP, 900.0)]
-        after = [load("a", k) for k in range(601, 640)]
+        history = [load("a", k) for k in range(300)]
+        spike = [({"__name__": "load", "host": "a"}, START + 300 * STEP, 900.0)]
+        after = [load("a", k) for k in range(301, 340)]
         for labels, t, y in [*history, *spike, *after]:
             message = json.dumps({"labels": labels, "t": t, "value": y}).encode()
             watch.push_messages([message])
-            if t > START + 590 * STEP:
+            if t > START + 290 * STEP:
                 wait_until(lambda: all(not sink.outbox.waiting for sink in watch.sinks))
     finally:
         watch.close()

@@ -1,6 +1,6 @@
 """Reuse slots of the state pool a million times, and check that no data of an earlier user remain.
 
-    python -m tests.soak.seat_reuse --count 1000000
+    python -m tests.soak.slot_reuse --count 1000000
 
 Live streams, requests and texts run through the served engine. They end normally, are abandoned, rejected, fail, or
 make a whole batch raise (`tests.soak.visits`). Every answer is compared, to the last bit, with that of an unshared
@@ -47,7 +47,7 @@ from tests.soak.visits import Findings, TextTruth, Visitor, World, follow_needle
 from tests.soak.watched import WatchedFilter, dirty_bytes
 from tests.waiting import TooLate, until
 
-RESULT = RESULTS / "seat-reuse.json"
+RESULT = RESULTS / "slot-reuse.json"
 FILTERS = ("linear", "oscillator")
 LANGUAGE = "books"
 PHASES = 20
@@ -209,7 +209,7 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
     """Return the document to store."""
     findings = outcome.findings
     return {
-        **origin("python -m tests.soak.seat_reuse"),
+        **origin("python -m tests.soak.slot_reuse"),
         "seed": seed,
         "seconds": round(seconds, 1),
         "acquired": outcome.acquired,

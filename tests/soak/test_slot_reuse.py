@@ -11,7 +11,7 @@ import pytest
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
 from rfa.runtime.uncertainty.interface import Row
-from tests.soak.seat_reuse import soak, without_zeroing
+from tests.soak.slot_reuse import soak, without_zeroing
 
 COUNT = 1_500
 
@@ -26,7 +26,7 @@ def quiet() -> Iterator[None]:
     logger.setLevel(level)
 
 
-def test_nobody_sees_anybody() -> None:
+def test_no_user_sees_another() -> None:
     outcome = soak(COUNT, seed=1, phases=3, has_texts=True)
     assert outcome.is_clean, (outcome.findings.wrong, outcome.leaks, outcome.left)
     assert outcome.acquired >= COUNT
@@ -43,7 +43,7 @@ def test_without_padding_the_needles_notice_their_neighbours() -> None:
 def test_slots_that_keep_what_was_in_them_are_seen() -> None:
     with without_zeroing():
         outcome = soak(300, seed=1, phases=1)
-    assert outcome.leaks["a seat was not empty"] > 0
+    assert outcome.leaks["a slot was not empty"] > 0
     assert outcome.left["bytes"] > 0 and not outcome.is_clean
 
 
