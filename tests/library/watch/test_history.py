@@ -14,7 +14,7 @@ from tests.cli.commands import rfa, rfa_json
 from tests.library.watch.fake_prometheus import fake_prometheus, noise, wave
 from tests.library.watch.running import START, STEP, Running, config_for
 
-STEPS = 200
+STEPS = 160
 QUERY = 'name = "q"\nexpr = "up"\nalarm = {rate = 0.02}\nhorizon = ["10m"]'
 
 

@@ -115,7 +115,7 @@ def test_a_text_of_the_training_is_refused(tmp_path):
 def test_the_command_writes_both_modes_and_the_picture(tmp_path, monkeypatch, capsys):
     generator = np.random.default_rng(0)
     words = ["the", "cat", "sat", "on", "a", "mat", "and", "slept"]
-    (tmp_path / "test.txt").write_text(" ".join(generator.choice(words, 400)), encoding="utf-8")
+    (tmp_path / "test.txt").write_text(" ".join(generator.choice(words, 200)), encoding="utf-8")
     tokenizer = train_tokenizer([tmp_path / "test.txt"], 270)
     torch.manual_seed(0)
     model = LanguageModel(LanguageModelConfig(tokenizer.get_vocab_size(), **SIZE))
