@@ -79,6 +79,7 @@ def latest(server: Prometheus, expr: str) -> list[Samples]:
     return server.range(expr, end - 1, end, 1.0)
 
 
+@pytest.mark.slow  # real servers scrape in real time; test_watch.py has one that answers at once
 @pytest.mark.parametrize("name", SERVERS)
 def test_scores_come_back_to_the_server(name: str, tmp_path: Path) -> None:
     target, port = HttpServer("127.0.0.1:0", DemoTarget().routes()), free_port()
