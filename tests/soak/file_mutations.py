@@ -1,22 +1,18 @@
-"""Mutated files: `python -m tests.soak.file_mutations --count 100000 --state FILE` reads them in portions, and resumes.
+"""Mutated files: `python -m tests.soak.file_mutations --count 100000` reads them in bounded memory.
 
 Each mutation follows from the seed and its number. A file must be read, or be refused with a ValueError, within twice
-the time of the clean file and a constant. A portion runs in a process of its own with bounded memory.
+the time of the clean file and a constant.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import resource
-import subprocess
-import sys
 import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -26,7 +22,6 @@ from rfa.data.file_formats import read_table
 from rfa.service.child_environment import data_bytes
 from tests.data.kind import Kind
 
-PORTION: Final = 1000
 MEMORY_BYTES: Final = 1 << 30
 SECONDS: Final = 0.5
 MOST_CHANGES: Final = 3
@@ -186,47 +181,22 @@ def _seconds(content: bytes) -> float:
     return time.process_time() - begin
 
 
-def _portion(seed: int, begin: int, end: int) -> None:
+def main() -> None:
+    """Read mutated files in bounded memory, and print what failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first mutation")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
     warnings.simplefilter("ignore")
     for number, kind in enumerate(clean_files()):  # libraries are loaded before memory is limited
         if b"\0" in kind.content or number % 20 == 0:
             read(kind.content)
     resource.setrlimit(resource.RLIMIT_DATA, (data_bytes() + MEMORY_BYTES,) * 2)
-    counts, failed = run(seed, range(begin, end), checks_time=True)
-    print(json.dumps({"counts": counts, "failed": failed}))
-
-
-def main() -> None:
-    """Run the portions that are missing."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=1000)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--state", type=Path, help="JSON file with what was done; a run continues it")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no portion after this time")
-    parser.add_argument("--portion", type=int, nargs=2, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.portion:
-        _portion(options.seed, *options.portion)
-        return
-    done = {"seed": options.seed, "next": 0, "counts": {}, "failed": []}
-    if options.state and options.state.exists():
-        done = json.loads(options.state.read_text())
-    end = time.monotonic() + options.seconds
-    while done["next"] < options.count and time.monotonic() < end:
-        bounds = [str(done["next"]), str(min(options.count, done["next"] + PORTION))]
-        command = [sys.executable, "-m", __spec__.name, "--seed", str(done["seed"]), "--portion", *bounds]
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            found = {"counts": {}, "failed": [f"{bounds}: exit {result.returncode}: {result.stderr[-300:]}"]}
-        else:
-            found = json.loads(result.stdout)
-        done["counts"] = dict(Counter(done["counts"]) + Counter(found["counts"]))
-        done["failed"] += found["failed"]
-        done["next"] = int(bounds[1])
-        if options.state:
-            options.state.write_text(json.dumps(done, indent=1))
-        print(done["next"], done["counts"], len(done["failed"]), "failed", *found["failed"][:5], sep="\n  ", flush=True)
-    raise SystemExit(bool(done["failed"]))
+    numbers = range(options.first, options.first + options.count)
+    counts, failed = run(options.seed, numbers, checks_time=True)
+    print(dict(counts), *failed, sep="\n")
+    raise SystemExit(bool(failed))
 
 
 if __name__ == "__main__":
