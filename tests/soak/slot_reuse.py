@@ -128,12 +128,12 @@ class Reuse:
         """Run visits until so many slots were acquired. After each phase all slots must be free."""
         if self.languages:
             self._world = replace(self._world, texts=await self._texts())
-        left = {"seats": 0, "bytes": 0}
+        left = {"slots": 0, "bytes": 0}
         try:
             for phase in range(1, phases + 1):
                 await self._phase(count * phase // phases, bar)
                 await self._settle()
-                left["seats"] += sum(pool.in_use for pool in self._pools())
+                left["slots"] += sum(pool.in_use for pool in self._pools())
                 left["bytes"] += sum(dirty_bytes(pool) for pool in self._pools())
         finally:
             await asyncio.to_thread(self._engine.close)
@@ -230,10 +230,10 @@ def report(outcome: Outcome, unpadded: Outcome, unzeroed: Outcome, seconds: floa
 def main() -> int:
     """Run, test the detectors and store the results. Return 1 after a leak or if a detector fails."""
     parser = argparse.ArgumentParser(
-        description="Reuse seats of state many times and look for traces of former owners."
+        description="Reuse slots of the state pool many times, and look for data of earlier users."
     )
     parser.add_argument("--count", type=int, default=1_000_000)
-    parser.add_argument("--phases", type=int, default=PHASES, help="after each all seats must be free")
+    parser.add_argument("--phases", type=int, default=PHASES, help="after each all slots must be free")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--out", type=Path, default=RESULT)
     arguments = parser.parse_args()
