@@ -163,7 +163,7 @@ def test_generate_continues_a_text_as_seed_and_passes_say(books_bundle: Path, mo
     assert rfa_json(*arguments, "--seed", 7, "--passes", 1)["tokens"] != document["tokens"]
     assert rfa_json(*arguments, "--seed", 8)["generated_text"] != document["generated_text"]
     code, _, err = rfa(*arguments, "--passes", 4)
-    assert code == 1 and "--passes of model 'books' must be from 1 to 3" in err
+    assert code == 1 and "--passes of model 'books' must be between 1 and 3" in err
 
 
 @pytest.mark.slow  # starts a process; the test above has the pieces that are printed
