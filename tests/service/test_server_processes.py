@@ -92,10 +92,10 @@ def test_probes_are_answered_when_every_place_is_taken_and_every_loop_hangs(serv
 @pytest.mark.slow  # starts four processes and opens hundreds of connections
 def test_a_server_gives_each_process_its_share(tmp_path: Path) -> None:
     def shares() -> list[int]:
-        return [int(float(count)) for count in re.findall(r"rfa_open_connections\{[^}]*\} (\S+)", server.metrics())]
+        return [int(float(count)) for count in re.findall(r"rfa_open_connections\{[^}]*\} (\S+)", shared.metrics())]
 
-    with serving(tmp_path, processes=4) as server, ExitStack() as held:
-        address = ("127.0.0.1", int(server.url.rpartition(":")[2]))
+    with serving(tmp_path, processes=4) as shared, ExitStack() as held:
+        address = ("127.0.0.1", int(shared.url.rpartition(":")[2]))
         clients: list[socket.socket] = []
 
         def is_answered(client: socket.socket) -> bool:
@@ -115,4 +115,4 @@ def test_a_server_gives_each_process_its_share(tmp_path: Path) -> None:
         found = shares()
         assert len(found) == 4 and 3 * min(found) >= 2 * max(found), found
         assert all(map(is_answered, clients))
-        assert "serving health checks on port" not in server.log  # without the setting
+        assert "serving health checks on port" not in shared.log  # without the setting
