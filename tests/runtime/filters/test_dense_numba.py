@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from rfa.model.state_filter import Token
-from rfa.runtime.filters.compiled_steps import CompiledSteps
-from rfa.runtime.filters.compiled_system import SystemRuntime
-from rfa.runtime.filters.filter_numba import learns_noise
+from rfa.runtime.filters import filter_numba, linear_rows
+from rfa.runtime.filters.compiled_steps import STATE, CompiledSteps
+from rfa.runtime.filters.dense_numba_learned import scratch_size
+from rfa.runtime.filters.filter_numba import LinearSystem, learns_noise
 from rfa.runtime.filters.linear_config import LinearFilterConfig
-from rfa.runtime.filters.steps import Batch
-from rfa.runtime.filters.system import System
-from rfa.runtime.pool import StatePool
+from rfa.runtime.filters.observed import NIS, WEIGHT, observed
+from rfa.runtime.passes import PassesRange
+from rfa.runtime.uncertainty.adaptive import Horizons
+from tests.inlined import callable_from_python
 from tests.model.oracles import float64_filter
 
+rows_of = callable_from_python(linear_rows.rows_of)
 OSCILLATOR = {
     "drift": [[0.9, -2.0], [1.0, -1.1]],
     "process_noise": [[0.3, 0.1], [0.1, 0.4]],
@@ -63,6 +65,7 @@ RULES = (
 )
 # Sums in another order, a few hundred operations deep.
 TOLERANCE = 1e-10
+ONE_PASS = PassesRange(1, 1)
 JUMP = 22
 
 
@@ -111,24 +114,28 @@ def gap(found, expected) -> float:
 
 
 def run(config: LinearFilterConfig, times: Any, y: np.ndarray, noise: np.ndarray | None = None) -> dict[str, Any]:
-    """Outputs and states of whole streams `[B, N, ...]`, by the names of the eager filter."""
+    """Outputs and states of whole streams `[B, N, ...]`, by the names of the eager filter.
+
+    The step of an observation is called from Python: the kernel around it takes as long to compile again.
+    """
     streams, steps, size = y.shape
-    # One pass, so that requests cannot choose their number: what learns the noise has none.
-    runtime = SystemRuntime(System(replace(config, inner=1) if learns_noise(config) else config, {}))
-    pool = StatePool(runtime.state_fields, streams)
-    slots = [pool.acquire() for _ in range(streams)]
-    for slot in slots:
-        runtime.put(pool, slot, runtime.start())
+    model, system, n = CompiledSteps(config, Horizons.of([1.0]), ONE_PASS), LinearSystem.of(config), len(config.drift)
+    observe = filter_numba.observe_learned if learns_noise(config) else filter_numba.observe_capped
+    lags = np.broadcast_to(np.diff(times, prepend=np.asarray(times)[..., :1]), (streams, steps))
     factors = np.ones((streams, steps)) if noise is None else noise
-    batch = Batch(
-        np.repeat(pool.rows(slots), steps), np.broadcast_to(times, (streams, steps)).ravel(), y.reshape(-1, size),
-        factors.ravel(),
-    )  # fmt: skip
-    compiled = cast(CompiledSteps, runtime.steps)
-    _, trace = compiled.advance(pool, batch, runtime.readout((0.9,), (), 0), traced=True)
-    found = {"state_mean": trace.mean, "state_covariance": trace.state_covariance}
-    found |= {"weight": trace.scalars[:, 1], "nis": trace.scalars[:, 2], **compiled.split(trace.state)}
-    return {name: values.reshape(streams, steps, *values.shape[1:]) for name, values in found.items()}
+    work, sensor = np.zeros(scratch_size(system.sizes, learns=learns_noise(config))), rows_of(system.sizes).matrix
+    work[sensor : sensor + len(system.sensor)], work[-1] = system.sensor, -1.0  # no lag
+    out, start = observed(size, n), model.initial[STATE]
+    states, scalars = np.empty((streams, steps, len(start))), np.empty((streams, steps, len(out.scalars)))
+    for stream in range(streams):
+        state = start.copy()
+        for i in range(steps):
+            observe(system, work, state, y[stream, i], lags[stream, i], factors[stream, i], out)
+            states[stream, i], scalars[stream, i] = state, out.scalars
+    found = model.split(states.reshape(-1, len(start)))
+    found |= {"state_mean": found.pop("mean"), "state_covariance": found.pop("covariance")}
+    parts = {name: part.reshape(streams, steps, *part.shape[1:]) for name, part in found.items()}
+    return parts | {"weight": scalars[..., WEIGHT], "nis": scalars[..., NIS]}
 
 
 # Each rule with one system, or two.
