@@ -9,16 +9,10 @@ import pytest
 
 from rfa.data import read_frame
 from rfa.data.utc_offsets import UTC, UtcOffsets
-from rfa.runtime.compiling import kernel_jit
-from rfa.runtime.local_time_numba import utc_offset as inlined_utc_offset
+from rfa.runtime.local_time_numba import utc_offset
 from tests.inlined import callable_from_python
 
-utc_offset = callable_from_python(inlined_utc_offset)
-
-
-@kernel_jit()
-def offset_at(offsets, t):
-    return utc_offset(offsets, t)
+offset_at = callable_from_python(utc_offset)
 
 
 @pytest.mark.parametrize("name", ["Europe/Berlin", "America/New_York", "Africa/Casablanca", "Australia/Lord_Howe"])

@@ -4,14 +4,13 @@ import numpy as np
 import pytest
 
 from rfa.data.utc_offsets import UTC, UtcOffsets
-from rfa.runtime.compiling import kernel_jit
 from rfa.runtime.filters.sequence import FilteredSequence
-from rfa.runtime.series import clock_numba
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.clock_numba import local_span
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.leads import DAY, HOUR, WEEK
 from rfa.runtime.uncertainty.interface import FilterOptions
+from tests.inlined import callable_from_python
 from tests.runtime.series.profile_reference import Profile
 from tests.runtime.series.series_streams import decoder, network
 from tests.runtime.series.test_mixture import Driven, expert_forecasts
@@ -19,11 +18,7 @@ from tests.runtime.series.test_mixture import Driven, expert_forecasts
 # A Monday, and the clock change of spring in Berlin.
 MONDAY, CHANGE = 1_772_409_600.0, 1_774_746_000.0
 BERLIN = UtcOffsets.of_zone("Europe/Berlin")
-
-
-@kernel_jit(clock_numba)
-def span_of(offsets, now, span, typical):
-    return local_span(offsets, now, span, typical)
+span_of = callable_from_python(local_span)
 
 
 @pytest.fixture(scope="module")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from rfa.runtime.compiling import kernel_jit
-from rfa.runtime.series import clock_numba, leads
 from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.clock_numba import write_seasons
 from rfa.runtime.series.config import BASE_PATHS, LAGS, LINES
 from rfa.runtime.series.leads import clock_seasons
+from tests.inlined import callable_from_python
 
+seasons_of = callable_from_python(write_seasons)
 LEADS = np.array([1, 5, 12, 24])
 AVERAGE, PRODUCT, LINE = (slice(BASE_PATHS + a, BASE_PATHS + b) for a, b in ((0, 4), (4, 8), (8, 8 + len(LINES))))
 
@@ -68,12 +68,7 @@ def test_compiled_seasons_are_those_of_the_clock(share):
     cycles = rng.choice([3_600.0, 86_400.0, 604_800.0, 31_556_952.0], 2_000)
     steps = cycles / rng.integers(1, 2_100, 2_000) * (1 + share * rng.choice([-1, 1], 2_000))
     found = np.full((2_000, LAGS), -1)
-    seasons_of(steps, found)
+    for step, row in zip(steps.tolist(), found, strict=True):
+        seasons_of(step, row)
     assert np.array_equal(found, [clock_seasons(step) for step in steps.tolist()])
     assert (found > 0).any() and (found == 0).any()
-
-
-@kernel_jit(clock_numba, leads)
-def seasons_of(steps, found):
-    for i in range(len(steps)):
-        write_seasons(steps[i], found[i])

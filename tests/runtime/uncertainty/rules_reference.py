@@ -142,6 +142,7 @@ class Lengths:
     """All lengths so far; `longest` is set by the caller."""
 
     lengths: list[float] = field(default_factory=list)
+    counts: list[int] = field(default_factory=lambda: [0] * BINS)
     longest: float = 0.0
 
     def tail(self, length: float) -> float:
@@ -150,8 +151,9 @@ class Lengths:
         if length > self.longest:
             p = max(self.longest / length, 1 / FARTHEST) / (count + 1)
         else:
-            p = (1 + sum(self._bin(one) >= self._bin(length) for one in self.lengths)) / (count + 1)
+            p = (1 + sum(self.counts[self._bin(length) :])) / (count + 1)
         self.lengths.append(length)
+        self.counts[self._bin(length)] += 1
         return p
 
     def _bin(self, length: float) -> int:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 import pytest
 
-from rfa.runtime.compiling import OPTIONS
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.learned_tail import (
     BODY,
@@ -23,19 +21,11 @@ from tests.runtime.uncertainty.learned_tail_reference import RareTail
 
 learn_tail_probability = callable_from_python(learned_tail.learn_tail_probability)
 RATES = (1e-2, 1e-3)
-LENGTH, BURN_IN = 200_000, 4_000
-
-
-@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator]
-def place_all(scores, noise, learned, found):  # type: ignore[no-untyped-def]
-    for t in range(len(scores)):
-        found[t] = learn_tail_probability(scores[t], noise, True, learned)
+LENGTH, BURN_IN = 40_000, 4_000
 
 
 def follow(scores: np.ndarray, noise: float, learned: np.ndarray) -> np.ndarray:
-    found = np.empty(len(scores))
-    place_all(scores, noise, learned, found)
-    return found
+    return np.array([learn_tail_probability(score, noise, True, learned) for score in scores.tolist()])
 
 
 def series(kind: str, count: int) -> np.ndarray:

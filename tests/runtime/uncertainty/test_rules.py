@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numba
 import numpy as np
 import pytest
 
-from rfa.runtime.compiling import OPTIONS
 from rfa.runtime.filters.auto import AutoRuntime
 from rfa.runtime.uncertainty import rules
 from rfa.runtime.uncertainty.alarms import Alarm, alarm
@@ -16,9 +14,12 @@ from rfa.runtime.uncertainty.lengths import COUNT
 from rfa.runtime.uncertainty.mute import Mute
 from rfa.runtime.uncertainty.rules import GAP, STANDSTILL, STRETCH, AlarmState
 from rfa.runtime.uncertainty.stretch import FIRST_SIZE, LARGEST_SIZE
+from tests.inlined import callable_from_python
 from tests.runtime.uncertainty.rules_reference import Lengths, Recurrence, Stretch
 
 Array = np.ndarray
+explained_share = callable_from_python(rules.explained_share)
+update_rules = callable_from_python(rules.update_rules)
 MINUTE, DAY = 60.0, 86_400.0
 MONDAY = 1_767_571_200.0
 ROWS_OF_DAY = 144
@@ -49,20 +50,6 @@ class Work(NamedTuple):
     components: Array
 
 
-@numba.njit(**OPTIONS)  # type: ignore[untyped-decorator]
-def follow(state, times, values, deviations, p, step, spec, work, covariance, explained, tails):  # type: ignore[no-untyped-def]
-    for t in range(len(times)):
-        observation = Observation(0, times[t], values[t])
-        posterior = Posterior(deviations[t], covariance)
-        work.is_scored[0] = t > 0 and values[t, 0] == values[t, 0]
-        explained[t] = rules.explained_share(
-            state, observation, posterior, work.is_scored, times[t], step, work.periods
-        )
-        rules.update_rules(state, observation, posterior, times[t], step, p[t], explained[t] > 0, spec, work)
-        for k in range(rules.RULES):
-            tails[t, k] = work.tails[k]
-
-
 class Followed(NamedTuple):
     explained: Array
     tails: Array
@@ -74,8 +61,13 @@ def run(times: Array, values: Array, deviations: Array, p: Array, step: float, m
     state = AlarmState(*(np.zeros((1, *field.shape), field.dtype) for field in rules.alarm_fields(1).values()))
     work = Work(np.zeros(1, bool), np.zeros(1), np.zeros(4), np.zeros(4), np.zeros(4, np.int64))
     found = Followed(np.zeros(len(times)), np.zeros((len(times), 4)), state)
-    spec, columns = Spec(*(mute or Mute()).arrays()), (values[:, None].copy(), deviations[:, None].copy())
-    follow(state, times, *columns, p, step, spec, work, np.ones((1, 1)), found.explained, found.tails)
+    spec, covariance = Spec(*(mute or Mute()).arrays()), np.ones((1, 1))
+    for t, time in enumerate(times.tolist()):
+        observation, posterior = Observation(0, time, values[t : t + 1]), Posterior(deviations[t : t + 1], covariance)
+        work.is_scored[0] = t > 0 and values[t] == values[t]
+        share = explained_share(state, observation, posterior, work.is_scored, time, step, work.periods)
+        update_rules(state, observation, posterior, time, step, p[t], share > 0, spec, work)
+        found.explained[t], found.tails[t] = share, work.tails
     return found
 
 
@@ -112,14 +104,14 @@ def test_they_are_those_of_plain_python() -> None:
         assert found.explained[t] == share
         is_still = False
         if t and values[t] == values[t - 1]:
-            singles, pairs = (sum(one == number for one in runs.lengths) for number in (1, 2))
+            singles, pairs = runs.lengths.count(1), runs.lengths.count(2)
             is_still = singles >= rules.FEWEST and ((pairs + 1) / (singles + 1)) ** length <= rules.STILL
             length += 1
         else:
             runs.longest, length = max(runs.longest, length), 1
         any_still = any_still or is_still
         standstill = runs.tail(length)
-        repeats = sum(one >= 2**0.5 for one in runs.lengths[:-1]) - (length - 1)
+        repeats = t - runs.lengths[:-1].count(1) - (length - 1)
         is_on = t - (length - 1) >= rules.FEWEST and repeats <= rules.OFTEN * (t - (length - 1)) and length > 1
         assert found.tails[t, STANDSTILL] == pytest.approx(standstill if is_on else 1.0)
         if t:
