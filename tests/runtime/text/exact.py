@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -78,11 +79,16 @@ def check_company(
         assert runtime.pack(alone[index]) == runtime.pack(together[index])
 
 
+@functools.cache
+def _exact(path: Path) -> LanguageModel:
+    return load_model(path).double()
+
+
 class ExactModel:
     """The model in float64 throughout: what it casts to float32 stays as it is."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.model: LanguageModel = load_model(path).double()
+        self.model = _exact(path)
         self._patch = monkeypatch
 
     def outputs(self, tokens: Sequence[int], read: int, position: int, mode: str, noise: np.ndarray) -> list[Any]:

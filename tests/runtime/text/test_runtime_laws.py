@@ -34,7 +34,7 @@ from tests.runtime.text.exact import (
 
 RUNTIMES = ("onnx", "compiled", "torch")
 STREAMS, MAX_ROWS = 40, 8
-STEPS = 24
+STEPS = 16
 FAR = 1_000_000
 
 
