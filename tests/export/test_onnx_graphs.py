@@ -110,7 +110,10 @@ def test_translated_operators_compute_what_torch_does() -> None:
 
 @pytest.mark.parametrize(
     ("module", "error", "reason"),
-    [(InPlace(), ValueError, "add_.Tensor changes a tensor"), (Determinant(), OnnxExporterError, "ONNX")],
+    [
+        (InPlace(), ValueError, "add_.Tensor changes a tensor"),
+        pytest.param(Determinant(), OnnxExporterError, "ONNX", marks=pytest.mark.slow),
+    ],
 )
 def test_an_operator_without_a_translation_is_refused(module: nn.Module, error: type[Exception], reason: str) -> None:
     with pytest.raises(error, match=reason):

@@ -111,6 +111,7 @@ def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:
         export_series(tmp_path, tmp_path / "out")
 
 
+@pytest.mark.slow  # verify starts an interpreter with torch; test_cli.py runs these commands, too
 def test_the_commands_export_verify_and_describe(tmp_path: Path) -> None:
     run, out = saved(tmp_path / "run"), tmp_path / "mine"
     cli = CliRunner()

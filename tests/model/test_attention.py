@@ -63,7 +63,7 @@ def test_inputs_of_any_size(scale, dtype, tolerance):
         assert relative_error(actual, expected) <= tolerance
 
 
-@pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
+@pytest.mark.parametrize("irregular", [pytest.param(False, marks=pytest.mark.slow), True], ids=["regular", "irregular"])
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 def test_gradients_of_everything(kernel, irregular):
     """Every input and scalar; one head does not decay. Its own mu is held: it has a derivative on one side only."""
@@ -183,6 +183,7 @@ def test_the_graph_has_no_fixed_sizes():
             assert torch.allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow  # torch's compiler; the exported graph has no fixed sizes either
 def test_it_compiles_into_one_graph():
     inputs = rfa_inputs(1, 12, 2, 4)
     compiled = torch.compile(robust_filter_attention, backend="eager", fullgraph=True)

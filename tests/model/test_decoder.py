@@ -123,7 +123,7 @@ def test_a_step_by_kernels_is_five_launches_a_layer(monkeypatch: pytest.MonkeyPa
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of the interpreter's NumPy, about NaN
 @pytest.mark.parametrize(
     ("part", "by_kernels"),
-    [("means", False), ("precisions", False), pytest.param("means", True, marks=interpreted)],
+    [("means", False), ("precisions", False), pytest.param("means", True, marks=(interpreted, pytest.mark.slow))],
 )
 def test_a_broken_stream_is_flagged(monkeypatch: pytest.MonkeyPatch, part: str, by_kernels: bool) -> None:
     model = model_of(n_layers=2)

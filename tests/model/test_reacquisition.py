@@ -8,6 +8,9 @@ import torch
 from tests.model.observed_oscillator import PRIOR, SENSORS, build, check_absent_components, discretise, follow, observed
 from tests.model.oracles import capped_update
 
+# Partly absent are only the two of "both states" and the many of the last.
+FEWER = [pytest.param(name, marks=() if name == "both states" else pytest.mark.slow) for name in SENSORS]
+
 
 def by_definition(times, y, seen, sensor, *, nu=4.0, inner=3, patience=6):
     """The filter with the rows that were seen cut out of every matrix; evidence by scipy's Student-t densities.
@@ -67,7 +70,7 @@ def test_every_number_is_that_of_the_definition(sensor):
     assert min(float(o.weight) for o, is_jump in zip(outputs, jumps, strict=True) if is_jump) > 0.9
 
 
-@pytest.mark.parametrize("sensor", list(SENSORS))
+@pytest.mark.parametrize("sensor", FEWER)
 def test_absent_components_leave_no_trace(sensor):
     check_absent_components(build(sensor), *jumping_data(sensor, seed=3))
 
@@ -128,7 +131,7 @@ def median_delay(mean, level):
     return float(np.median(np.where(run.any(1), run.argmax(1), 999)))
 
 
-@pytest.mark.parametrize("jump", [8.0, 20.0, 200.0])
+@pytest.mark.parametrize("jump", [8.0, *(pytest.param(jump, marks=pytest.mark.slow) for jump in (20.0, 200.0))])
 def test_a_jump_is_followed_within_twice_the_kalman_filter_s_delay(jump):
     level, y = random_walk(jump)
     delay = {name: median_delay(level_filter(y, reacquire=n)[0], level) for name, n in (("with", 6), ("without", None))}

@@ -244,6 +244,7 @@ def test_compiled_gradients_of_rows_of_different_lengths(are_apart):
     assert_as_exact_as_eager((2, 7, 3, 5, 4), "numba", rule, are_apart=are_apart)
 
 
+@pytest.mark.slow  # compiles a parallel function with numba, changed seldom
 def test_a_compiled_function_may_be_the_first_to_call_a_kernel():
     @numba.njit(parallel=True)
     def doubled(values):

@@ -160,6 +160,7 @@ def with_mu(inputs: AttentionInputs, *mu: float) -> AttentionInputs:
     return inputs._replace(dynamics=dynamics)
 
 
+@pytest.mark.slow  # Triton's interpreter; test_triton_ops.py compares every gradient
 @pytest.mark.parametrize(
     ("is_half", "irregular", "with_precision", "is_gaussian"),
     # Any three of the four choices meet in every way, in half of the runs.

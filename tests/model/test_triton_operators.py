@@ -69,7 +69,7 @@ def test_gradients_of_the_heads_are_computed_only_on_request(monkeypatch):
     assert asked == [True, False]
 
 
-@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("is_transposed", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_rotation_keeps_its_promises(is_transposed):
     x = torch.randn(2, 5, 3, 8, device=DEVICE)
     x = (transposed_copy(x) if is_transposed else x).requires_grad_()
@@ -107,6 +107,7 @@ def test_the_exported_graph_has_no_fixed_sizes():
             assert torch.equal(a, b)
 
 
+@pytest.mark.slow  # torch's compiler; the exported graph has the same operators
 def test_it_compiles_into_one_graph_with_its_gradient():
     inputs = small(2, 11)
     compiled = torch.compile(fused, backend="aot_eager", fullgraph=True)
@@ -150,7 +151,11 @@ def mixed(mixer, x, impl, with_precision):
 
 
 @pytest.mark.parametrize("with_precision", [False, True])
-@pytest.mark.parametrize(("is_lowered", "tolerance"), [(False, 1e-4), (True, 5e-2)], ids=["float32", "autocast"])
+@pytest.mark.parametrize(
+    ("is_lowered", "tolerance"),
+    [(False, 1e-4), pytest.param(True, 5e-2, marks=pytest.mark.slow)],
+    ids=["float32", "autocast"],
+)
 def test_the_layer_agrees_with_its_reference(is_lowered, tolerance, with_precision):
     """That it is wired alike; how exact the parts are is the matter of the tests above."""
     config = LanguageModelConfig(vocab_size=16, d_model=32, n_layers=1, n_heads=2, head_dim=8, n_slots=2)

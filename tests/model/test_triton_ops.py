@@ -26,8 +26,8 @@ from tests.rounding import assert_within_rounding, relative_error
 
 CASES = [
     (43, torch.float32, "student_t", True),
-    (43, torch.float32, "gaussian", False),
-    (67, torch.float16, "student_t", False),
+    pytest.param(43, torch.float32, "gaussian", False, marks=pytest.mark.slow),
+    pytest.param(67, torch.float16, "student_t", False, marks=pytest.mark.slow),
     (67, torch.bfloat16, "student_t", True),
 ]
 
@@ -77,7 +77,11 @@ LENGTHS = (5, 1, 37, 12)
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 @pytest.mark.parametrize(
     ("impl", "dtype"),
-    [("reference", torch.float64), ("triton", torch.float32), ("triton", torch.bfloat16)],
+    [
+        ("reference", torch.float64),
+        ("triton", torch.float32),
+        pytest.param("triton", torch.bfloat16, marks=pytest.mark.slow),
+    ],
     ids=str,
 )
 def test_packed_sequences_equal_each_alone(impl, dtype, irregular):

@@ -195,8 +195,8 @@ def shares_inside(values: np.ndarray, after: int) -> tuple[np.ndarray, float]:
     return inside / len(values), outliers / len(values)
 
 
-@pytest.mark.parametrize("after", [2, 3, 5, 10])
-@pytest.mark.parametrize("kind", ["white", "walk"])
+@pytest.mark.parametrize("after", [2, *(pytest.param(after, marks=pytest.mark.slow) for after in (3, 5)), 10])
+@pytest.mark.parametrize("kind", [pytest.param("white", marks=pytest.mark.slow), "walk"])
 def test_intervals_hold_on_the_first_rows(kind: str, after: int) -> None:
     """At any scale and offset: the scale is learned from so few errors, which the interval must allow for."""
     series = 600

@@ -33,7 +33,9 @@ def test_of_very_few_what_is_rare_is_never_too_narrow(freedom: int) -> None:
         assert normal * widening(normal**2, 1 / freedom) >= t.ppf((1 + level) / 2, freedom)
 
 
-@pytest.mark.parametrize("few", [1.0, 0.3, 0.02])
+@pytest.mark.parametrize(
+    "few", [pytest.param(1.0, marks=pytest.mark.slow), pytest.param(0.3, marks=pytest.mark.slow), 0.02]
+)
 def test_there_and_back_and_a_density_between(few: float) -> None:
     squares = np.linspace(0.01, 30, 50)
     there = [square * widening(square, few) ** 2 for square in squares]
