@@ -26,21 +26,18 @@ def test_tokens_are_those_that_are_certain(emulator: Emulator) -> None:
     assert set(emulator.played) == {"extent_kernel", "weigh_kernel", "narrow_kernel", "draw_kernel"}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("vocabulary", [4_096, 5_001])
 def test_a_row_may_have_many_blocks(emulator: Emulator, vocabulary: int) -> None:
     with emulated(emulator):
         draws.assert_draws_match(vocabulary, 3)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("functions", ["up", "down", "either"])
 def test_functions_may_be_an_ulp_off(emulator: Emulator, functions: machine.Functions) -> None:
     with emulated(replace(emulator, play=machine.Play(functions=functions))):
         draws.assert_draws_match(300, 7)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_order_of_warps_and_ctas_changes_a_bit(
     emulator: Emulator, seed: int, monkeypatch: pytest.MonkeyPatch

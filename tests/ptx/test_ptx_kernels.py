@@ -1,14 +1,12 @@
 """The fused kernels as Triton compiles them for a GPU, executed: their numbers, their order, and what they may not do.
 
-Launches are the shipped ones; the tolerance is that of `tests.rounding`, as everywhere. In `make test`
-each kernel is run at one small shape, for sm_90 (slots: sm_80), from the Triton that is installed; all else is slow.
+Launches are the shipped ones; the tolerance is that of `tests.rounding`, as everywhere.
 """
 
 from __future__ import annotations
 
 import mmap
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
@@ -24,7 +22,6 @@ from tests.model import test_triton_forward as forward
 from tests.ptx.emulator import machine
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = ("_columns_kernel", "_forward_kernel")
 GRADIENT = ("_describe_keys", "_describe_queries", "_rows_kernel", "_columns_kernel")
 
@@ -34,7 +31,7 @@ def emulator(compiler: Compiler, request: pytest.FixtureRequest) -> Emulator:
     return Emulator(compiler, getattr(request, "param", 90))
 
 
-both = pytest.mark.parametrize("emulator", [slow(80), 90], indirect=True, ids="sm_{}".format)
+both = pytest.mark.parametrize("emulator", [80, 90], indirect=True, ids="sm_{}".format)
 
 
 def attend_and_differentiate(emulator: Emulator, inputs: AttentionInputs, kernel: str = "student_t") -> None:
@@ -66,7 +63,7 @@ def test_slots_whose_tokens_have_lags_of_their_own(emulator: Emulator) -> None:
 
 
 @pytest.mark.parametrize("emulator", [80], indirect=True)
-@pytest.mark.parametrize(("inner", "innovation"), [slow(2, "key"), (3, "key"), slow(3, "value")])
+@pytest.mark.parametrize(("inner", "innovation"), [(2, "key"), (3, "key"), (3, "value")])
 def test_slots_of_more_passes(emulator: Emulator, inner: int, innovation: Innovation) -> None:
     tokens, means, precisions, parameters = slots.make(2, 7, 3, 16, 32)
     with emulated(emulator):
@@ -83,7 +80,6 @@ def test_rows_of_different_lengths_are_scanned_alone(emulator: Emulator) -> None
     assert emulator.played == dict.fromkeys(SCAN, 4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("emulator", [80], indirect=True)
 @pytest.mark.parametrize(("of_a_warp", "reals"), [(128, 16), (1024, 64)])
 def test_how_slots_are_shared_out_changes_no_bits(emulator: Emulator, of_a_warp: int, reals: int) -> None:
@@ -143,7 +139,6 @@ def test_heads_may_be_far_apart(emulator: Emulator) -> None:
 
 
 @both
-@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["student_t", "gaussian"])
 @pytest.mark.parametrize("irregular", [False, True], ids=["regular", "irregular"])
 @pytest.mark.parametrize(("width", "dtype"), [(64, torch.float16), (128, torch.bfloat16), (64, torch.float32)], ids=str)
@@ -154,7 +149,6 @@ def test_attention_of_all_kinds(
 
 
 @both
-@pytest.mark.slow
 def test_attention_without_the_evidence(emulator: Emulator) -> None:
     inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
     with emulated(emulator):
@@ -166,7 +160,6 @@ def test_attention_without_the_evidence(emulator: Emulator) -> None:
 
 
 @both
-@pytest.mark.slow
 @pytest.mark.parametrize("queries", [1, 65])
 def test_queries_behind_a_prefix(emulator: Emulator, queries: int) -> None:
     inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
@@ -176,7 +169,6 @@ def test_queries_behind_a_prefix(emulator: Emulator, queries: int) -> None:
 
 
 @both
-@pytest.mark.slow
 def test_rows_that_need_the_running_maximum(emulator: Emulator) -> None:
     with emulated(emulator):
         inputs = forward.inputs_of(1, 200, 2, 32, torch.float16, scale=30.0)
@@ -186,7 +178,6 @@ def test_rows_that_need_the_running_maximum(emulator: Emulator) -> None:
 
 
 @both
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_no_order_of_warps_and_ctas_changes_a_bit(emulator: Emulator, seed: int) -> None:
     inputs = forward.inputs_of(1, 300, 2, 32, torch.bfloat16)
@@ -203,7 +194,6 @@ def test_no_order_of_warps_and_ctas_changes_a_bit(emulator: Emulator, seed: int)
 
 
 @both
-@pytest.mark.slow
 @pytest.mark.parametrize("functions", ["up", "down", "either"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_functions_may_be_an_ulp_off(emulator: Emulator, dtype: torch.dtype, functions: machine.Functions) -> None:
@@ -211,7 +201,6 @@ def test_functions_may_be_an_ulp_off(emulator: Emulator, dtype: torch.dtype, fun
     attend_and_differentiate(replace(emulator, play=play), rfa_inputs(1, 203, 2, 32, dtype=dtype))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("functions", ["up", "down", "either"])
 def test_slots_may_be_an_ulp_off(emulator: Emulator, functions: machine.Functions) -> None:
     with emulated(replace(emulator, play=machine.Play(functions=functions))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,12 +16,11 @@ from tests.model import test_paged_attention as paged
 from tests.model import test_ragged as streams
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
 ATTENTION = {"_columns_kernel", "table_kernel", "_forward_kernel"}
 AROUND = {"begin_kernel", "product_kernel", "arrange_kernel", "leave_frame_kernel", "logits_kernel"}
 
 
-@pytest.fixture(params=[slow(80), 90], ids="sm_{}".format)
+@pytest.fixture(params=[80, 90], ids="sm_{}".format)
 def emulator(compiler: Compiler, request: pytest.FixtureRequest) -> Emulator:
     return Emulator(compiler, request.param)
 
@@ -33,7 +31,6 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "is_on_gpu", lambda _: True)
 
 
-@pytest.mark.slow
 def test_pages(emulator: Emulator) -> None:
     """Bit for bit what each sequence is in one piece."""
     with emulated(emulator):
@@ -42,7 +39,7 @@ def test_pages(emulator: Emulator) -> None:
 
 
 @pytest.mark.usefixtures("on_a_gpu")
-@pytest.mark.parametrize("mode", [slow("attention"), "recurrent"])
+@pytest.mark.parametrize("mode", ["attention", "recurrent"])
 def test_streams_together_and_alone(emulator: Emulator, mode: str) -> None:
     """Each has its bits in any company; and against the eager code one by one, what rounding to 16 bits explains."""
     decoder = Decoder(streams.small_model(**streams.SIZE, own_readout=True, output_gate=True), torch.bfloat16)

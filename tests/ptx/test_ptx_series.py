@@ -13,7 +13,7 @@ from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 from tests.small_series import SMALL
 
 
-@pytest.mark.parametrize("architecture", [pytest.param(80, marks=pytest.mark.slow), 90], ids="sm_{}".format)
+@pytest.mark.parametrize("architecture", [80, 90], ids="sm_{}".format)
 def test_a_piece_at_once_by_its_kernels(compiler: Compiler, architecture: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """A column with two whole patches and one with none: each layer scans the former, and steps every token."""
     monkeypatch.setattr(slots, "is_on_gpu", lambda _: True)

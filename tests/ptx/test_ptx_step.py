@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -21,11 +20,10 @@ from tests.model import test_product_triton as products
 from tests.ptx.emulator import machine
 from tests.ptx.launches import SCAN, Compiler, Emulator, emulated
 
-slow = partial(pytest.param, marks=pytest.mark.slow)
 TARGETS = torch.tensor([1, 2, 3])
 
 
-@pytest.fixture(params=[80, slow(90)], ids="sm_{}".format)
+@pytest.fixture(params=[80, 90], ids="sm_{}".format)
 def emulator(compiler: Compiler, request: pytest.FixtureRequest) -> Emulator:
     return Emulator(compiler, request.param)
 
@@ -38,7 +36,7 @@ def test_each_kernel(emulator: Emulator) -> None:
     assert set(emulator.played) == {"begin_kernel", "slots_kernel", "logits_kernel"}
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, slow(torch.float16), slow(torch.float32)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 def test_products(emulator: Emulator, dtype: torch.dtype) -> None:
     """With what is around them; and a row has its bits in any company."""
     with emulated(emulator):
@@ -57,7 +55,7 @@ def test_products_of_many_rows(emulator: Emulator, monkeypatch: pytest.MonkeyPat
     assert set(emulator.played) == {"product_kernel", "normed_kernel"}
 
 
-@pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), slow(3, "value")])
+@pytest.mark.parametrize(("inner", "innovation"), [(1, "key"), (3, "value")])
 def test_slots_are_the_scan_of_prompts(emulator: Emulator, inner: int, innovation: Innovation) -> None:
     """Bit for bit."""
     with emulated(emulator):
@@ -90,7 +88,7 @@ def test_no_assembler_can_round_the_scan_and_the_step_apart(emulator: Emulator) 
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("dtype", [torch.bfloat16, slow(torch.float32)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=str)
 def test_a_step(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     """All kernels of one step one after the other: the numbers of the eager step."""
     model = steps.model_of(n_layers=2, output_gate=True)
@@ -111,7 +109,6 @@ def test_a_step(emulator: Emulator, monkeypatch: pytest.MonkeyPatch, dtype: torc
     }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("functions", ["up", "down", "either"])
 def test_functions_of_a_step_may_be_an_ulp_off(emulator: Emulator, functions: machine.Functions) -> None:
     with emulated(replace(emulator, play=machine.Play(functions=functions))):
@@ -121,7 +118,6 @@ def test_functions_of_a_step_may_be_an_ulp_off(emulator: Emulator, functions: ma
         products.assert_products(19, 43, 100, torch.bfloat16)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_order_of_warps_and_ctas_changes_a_bit_of_a_step(emulator: Emulator, seed: int) -> None:
     layer, x = parts.layer_of(2, 16, 32), torch.randn(3, 300)
