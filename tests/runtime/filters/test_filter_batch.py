@@ -17,6 +17,7 @@ from rfa.runtime.errors import InvalidInput
 from rfa.runtime.filters.auto import JOINT_NAME, AutoRuntime
 from rfa.runtime.filters.compiled_system import SMALL, SystemRuntime
 from rfa.runtime.filters.filter import FilterRuntime
+from rfa.runtime.filters.linear_config import LinearFilterConfig
 from rfa.runtime.filters.system import System
 from rfa.runtime.pool import PoolSlot, StatePool
 from rfa.runtime.uncertainty.interface import Row
@@ -44,6 +45,9 @@ def runtime(name: str) -> FilterRuntime:
 
 TURN = {"A": [[-0.1, -2], [2, -0.1]], "Q": 0.3, "C": [[1, 0], [0.5, 1]], "R": [[0.5, 0.1], [0.1, 0.4]]}
 WIDE = {"A": -0.1 * np.eye(SMALL + 1), "Q": 0.1, "C": np.eye(2, SMALL + 1), "R": 0.25}
+LEARNED = LinearFilterConfig(
+    [[-0.1, -2.0], [2.0, -0.1]], np.eye(2).tolist(), np.eye(2).tolist(), rule="learned", inner=1
+)
 OF_TWO_COLUMNS: dict[str, Callable[[], FilterRuntime]] = {
     "linear": lambda: FilterRuntime(open_bundle(BUNDLES / "linear")),
     "oscillator": lambda: FilterRuntime(open_bundle(BUNDLES / "oscillator")),
@@ -52,10 +56,15 @@ OF_TWO_COLUMNS: dict[str, Callable[[], FilterRuntime]] = {
     "two states": lambda: SystemRuntime(System.from_document(TURN)),
     # More states than are taken by pieces.
     "many states": lambda: SystemRuntime(System.from_document(WIDE)),
+    "learned noise": lambda: SystemRuntime(System(LEARNED, {})),
 }
 
 
-@pytest.fixture(scope="module", params=OF_TWO_COLUMNS)
+# The kernel that learns the noise takes long to compile, and its step is tested in test_dense_numba_learned.py.
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(n, marks=pytest.mark.slow) if n == "learned noise" else n for n in OF_TWO_COLUMNS],
+)
 def any_runtime(request: Any) -> FilterRuntime:
     return OF_TWO_COLUMNS[request.param]()
 
