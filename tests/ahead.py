@@ -1,15 +1,12 @@
-"""Compiles kernels that tests need, in parallel with tests that need none."""
+"""Compiles the CPU kernels of the default bundles, in parallel with tests that need none."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from rfa.runtime.bundle.bundle import open_bundle
-from rfa.runtime.text.decoder_numba import compile_kernels
-from tests.runtime.loading import load_filter
-
-BUNDLES = Path(__file__).resolve().parent.parent / "bundles"
+from rfa.cli.bundles import served_bundles
+from rfa.service.precompile import compile_ahead, is_compiled
+from rfa.service.settings import Settings
 
 if __name__ == "__main__":
-    compile_kernels()
-    load_filter(open_bundle(BUNDLES / "linear"))
+    settings = Settings(bundles=served_bundles())
+    if not is_compiled(settings):
+        compile_ahead(settings)

@@ -29,7 +29,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 
-from tests.selection import LONG, LONGEST, mark_slow
+from tests.selection import LONG, mark_slow, position
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -107,8 +107,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_slow(items)
-    places = {file: place for place, file in enumerate(LONGEST)}
-    items.sort(key=lambda item: places.get(item.nodeid.partition("::")[0], len(LONGEST)))
+    items.sort(key=lambda item: position(item.nodeid.partition("::")[0]))
 
 
 def pytest_sessionfinish() -> None:

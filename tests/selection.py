@@ -66,42 +66,34 @@ ONLY = {
     "bundles_are_loaded_anew_by_one_process_after_another_and_served_by_all_at_once "
     "a_signal_to_a_process_that_is_ending_leaves_its_exit_code_alone",
 }
-# Files of ten seconds and more run first, so that no worker starts one last. Files that wait alternate with files that
-# compute.
-LONGEST = (
-    "tests/runtime/filters/test_dense_numba.py",
+# Files of ten seconds and more that need few compiled kernels run first, so that no worker starts one last.
+FIRST = (
     "tests/runtime/bundle/test_stored_kernels.py",
-    "tests/model/test_triton_ops.py",
-    "tests/runtime/filters/test_dense_numba_learned.py",
     "tests/training/test_series_training.py",
-    "tests/export/test_language_export.py",
+    "tests/export/test_verify.py",
     "tests/training/test_language_training.py",
-    "tests/model/test_triton_backward.py",
-    # These need kernels that `tests.ahead` compiles meanwhile.
-    "tests/test_docs.py",
-    "tests/library/watch/test_kafka.py",
-    "tests/library/watch/test_real_servers.py",
-    "tests/soak/faults/test_sigterm.py",
+    "tests/model/test_triton_ops.py",
     "tests/ptx/test_ptx_kernels.py",
     "tests/ptx/test_ptx_ragged.py",
-    "tests/service/test_supervisor.py",
+)
+# Folders whose tests need few kernels are next, while `tests.ahead` compiles kernels.
+WITHOUT_KERNELS = ("tests/data/", "tests/deploy/", "tests/export/", "tests/model/")
+# Files of ten seconds and more that need compiled kernels run before all other files.
+WITH_KERNELS = (
+    "tests/test_docs.py",
     "tests/test_architecture.py",
-    "tests/cli/test_cli.py",
-    "tests/cli/test_watch_command.py",
+    "tests/runtime/filters/test_dense_numba_learned.py",
     "tests/service/test_torch_filter.py",
-    "tests/service/test_torch_runtime.py",
-    "tests/library/watch/test_sinks.py",
-    "tests/service/test_bundle_checks.py",
+    "tests/library/watch/test_kafka.py",
+    "tests/soak/faults/test_sigterm.py",
     "tests/soak/faults/test_kill.py",
-    "tests/library/watch/test_history.py",
-    "tests/runtime/gpu/test_torch_kernels.py",
     "tests/soak/faults/test_redis.py",
+    "tests/runtime/text/test_runtime_laws.py",
     "tests/service/test_http_connections.py",
-    "tests/service/test_access_live.py",
-    "tests/library/test_fitting.py",
-    "tests/service/test_attention_only.py",
-    "tests/service/test_server_start.py",
-    "tests/service/test_replies_in_pieces.py",
+    "tests/service/test_supervisor.py",
+    "tests/service/test_bundle_checks.py",
+    "tests/runtime/gpu/test_torch_attention.py",
+    "tests/cli/test_cli.py",
 )
 # Maximum number of cases of a test of files: each case is a file of another program.
 MOST_FILES = {
@@ -111,6 +103,17 @@ MOST_FILES = {
 # Maximum number of cases of a test in these folders, except where each case is a different request or file.
 THINNED = ("tests/export/", "tests/fitting/", "tests/model/", "tests/runtime/", "tests/training/")
 MOST_CASES = 3
+
+
+def position(file: str) -> int:
+    """Return a key by which test files are sorted."""
+    matches = (
+        *(file == name for name in FIRST),
+        file.startswith(WITHOUT_KERNELS),
+        *(file == name for name in WITH_KERNELS),
+        True,
+    )
+    return matches.index(True)
 
 
 def mark_slow(items: Sequence[pytest.Item]) -> None:

@@ -113,7 +113,7 @@ def test_passes_are_those_of_a_model_with_as_many(tokens):
     assert not torch.equal(logits[0], logits[1])
     assert not torch.equal(logits[1], logits[2])
     for passes in (0, 4):
-        with pytest.raises(ValueError, match=f"from 1 to 3, got {passes}"):
+        with pytest.raises(ValueError, match=f"between 1 and 3, got {passes}"):
             model.passes = passes
 
 
