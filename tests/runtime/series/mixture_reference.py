@@ -47,6 +47,14 @@ def member_states(values, season, gamma):
     return level, trend
 
 
+def member_forecasts(values, season, gamma, lead):
+    """Forecasts of the grid at a lead after the last value."""
+    level, trend = member_states(values, season, gamma)
+    reach = np.array([sum(damping**k for k in range(1, lead + 1)) for _, _, damping in GRID])
+    shift = profile(values, season, gamma)[(len(values) + lead) % season]
+    return level + reach * trend + shift
+
+
 class Weights:
     """Bernstein online aggregation of experts at one lead."""
 

@@ -1,4 +1,4 @@
-"""Rules for alarms beside that of the value: their laws."""
+"""Rules for alarms beside that of the value: against plain Python, and their laws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rfa.runtime.uncertainty.alarms import Alarm, alarm
 from rfa.runtime.uncertainty.lengths import COUNT
 from rfa.runtime.uncertainty.mute import Mute
 from rfa.runtime.uncertainty.rules import GAP, STANDSTILL, STRETCH, AlarmState
+from rfa.runtime.uncertainty.stretch import FIRST_SIZE, LARGEST_SIZE
 from tests.inlined import callable_from_python
+from tests.runtime.uncertainty.rules_reference import Lengths, Recurrence, Stretch
 
 Array = np.ndarray
 explained_share = callable_from_python(rules.explained_share)
@@ -71,6 +73,66 @@ def run(times: Array, values: Array, deviations: Array, p: Array, step: float, m
 
 def noise(rows: int, seed: int = 3) -> Array:
     return np.random.default_rng(seed).standard_normal(rows)
+
+
+def recurring(rows: int) -> tuple[Array, Array, Array]:
+    """Times with gaps, rounded values that repeat, and deviations that recur each day."""
+    rng = np.random.default_rng(5)
+    times = MONDAY + 600.0 * np.arange(rows) + 1200.0 * np.cumsum(rng.random(rows) < 0.01)
+    values, deviations = np.round(rng.normal(size=rows)), rng.standard_normal(rows)
+    deviations[np.isclose(times % DAY, 3600.0, atol=900)] += 9.0
+    deviations[np.isclose(times % DAY, 10_800.0, atol=300)] -= 9.0
+    return times, values, deviations
+
+
+def test_they_are_those_of_plain_python() -> None:
+    rows = 20 * ROWS_OF_DAY
+    times, values, deviations = recurring(rows)
+    p = np.where(np.abs(deviations) > 1.5, 1e-3, 0.5)
+    found = run(times, values, deviations, p, 600.0)
+    recurrence, runs, gaps, stretch, length = Recurrence(600.0), Lengths(), Lengths(), Stretch(600.0), 0
+    any_still, any_follows, size, deviating = False, False, 0.0, 0
+    for t in range(rows):
+        is_large = t > 0 and abs(deviations[t]) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size
+        follows = t > 0 and recurrence.follows(times[t], deviations[t])
+        any_follows, recurred = any_follows or follows, recurrence.recurred
+        share = recurs = recurrence.share(times[t], deviations[t]) if is_large else 0.0
+        if follows:
+            recurrence.recurred = recurred
+        if is_large and (follows or (not share and stretch.is_usual(values[t], times[t], deviations[t]))):
+            share = max(share, rules.USUAL)
+        assert found.explained[t] == share
+        is_still = False
+        if t and values[t] == values[t - 1]:
+            singles, pairs = runs.lengths.count(1), runs.lengths.count(2)
+            is_still = singles >= rules.FEWEST and ((pairs + 1) / (singles + 1)) ** length <= rules.STILL
+            length += 1
+        else:
+            runs.longest, length = max(runs.longest, length), 1
+        any_still = any_still or is_still
+        standstill = runs.tail(length)
+        repeats = t - runs.lengths[:-1].count(1) - (length - 1)
+        is_on = t - (length - 1) >= rules.FEWEST and repeats <= rules.OFTEN * (t - (length - 1)) and length > 1
+        assert found.tails[t, STANDSTILL] == pytest.approx(standstill if is_on else 1.0)
+        if t:
+            gap = (times[t] - times[t - 1]) / 600.0
+            probability = gaps.tail(gap)
+            gaps.longest = max(gaps.longest, gap)
+            assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
+            if not is_still:
+                tail = min(1.0, stretch.probability(values[t], times[t], deviations[t], follows))
+                recurs = recurs or (follows and share)
+                assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
+                largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
+                size += (min(abs(deviations[t]), largest) - size) / (deviating + 1)
+                deviating += 1
+        change = values[t] - values[t - 1]
+        if t and p[t] <= 4 * 600 / DAY:
+            recurrence.add(times[t], deviations[t])
+        elif t and abs(change) * np.sqrt(2 / np.pi) > rules.ORDINARY_SIZE * size:
+            recurrence.add_again(times[t], change)
+    assert any_still and any_follows and (found.explained > 0).any()
+    assert (found.tails[:, [STANDSTILL, GAP]] < 1).any(axis=0).all()
 
 
 def nightly(days: int, sizes: Array, *, jitter: int = 1) -> tuple[Array, Array, Array]:
