@@ -13,10 +13,10 @@ def callable_from_python(function: Callable[..., Any], made: dict[int, Any] | No
     """Return a compiled function, and all that it calls by a global name, as functions of Python."""
     made = {} if made is None else made
     if id(function) not in made:
-        source = function.py_func if isinstance(function, Dispatcher) else function
-        names = dict(source.__globals__)  # type: ignore[attr-defined]
-        made[id(function)] = FunctionType(source.__code__, names, source.__name__, source.__defaults__)  # type: ignore[attr-defined]
-        for name in source.__code__.co_names:  # type: ignore[attr-defined]
+        source: Any = function.py_func if isinstance(function, Dispatcher) else function
+        names = dict(source.__globals__)
+        made[id(function)] = FunctionType(source.__code__, names, source.__name__, source.__defaults__)
+        for name in source.__code__.co_names:
             if isinstance(names.get(name), Dispatcher):
                 names[name] = callable_from_python(names[name], made)
     return made[id(function)]  # type: ignore[no-any-return]

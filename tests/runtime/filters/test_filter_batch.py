@@ -45,9 +45,12 @@ def runtime(name: str) -> FilterRuntime:
 
 TURN = {"A": [[-0.1, -2], [2, -0.1]], "Q": 0.3, "C": [[1, 0], [0.5, 1]], "R": [[0.5, 0.1], [0.1, 0.4]]}
 WIDE = {"A": -0.1 * np.eye(SMALL + 1), "Q": 0.1, "C": np.eye(2, SMALL + 1), "R": 0.25}
-LEARNED = LinearFilterConfig(
-    [[-0.1, -2.0], [2.0, -0.1]], np.eye(2).tolist(), np.eye(2).tolist(), rule="learned", inner=1
-)
+LEARNED = LinearFilterConfig.from_dict(
+    {
+        "drift": TURN["A"], "process_noise": [[0.3, 0.0], [0.0, 0.3]], "measurement_noise": TURN["R"],
+        "rule": "learned", "inner": 1,
+    }
+)  # fmt: skip
 OF_TWO_COLUMNS: dict[str, Callable[[], FilterRuntime]] = {
     "linear": lambda: FilterRuntime(open_bundle(BUNDLES / "linear")),
     "oscillator": lambda: FilterRuntime(open_bundle(BUNDLES / "oscillator")),
