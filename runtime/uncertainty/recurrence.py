@@ -1,24 +1,25 @@
 """Detect recurring deviations, such as those of a nightly job or a weekly report, which are not rare.
 
-A column stores its last EPISODES episodes of large deviations: begin, end and the signed peak of the deviation. For a
-deviation d at time t, an hour, a day, a week and the lag from every earlier episode to this one are tried as a period
-L. The fraction of the times t - L, t - 2L, ..., t - PERIODS L that are in an episode with the sign of d is the minimum
-tail probability of d, if
+A column stores the start, the length and the signed peak of its last EPISODES episodes of large deviations.
 
-* at least LEAST_PERIODS of them are, so that two occurrences explain nothing,
-* |d| is at most LARGER times the mean of their peaks, so that a larger deviation remains rare, and
-* L is usual (an hour, a day, a week), or chance does not explain it. If episodes cover a fraction c of the time, at
-  least LEAST_PERIODS of PERIODS times are in them with a probability below 4 c^3. This probability times the number of
-  tried periods must be at most BY_CHANCE. Only episodes with the size of d are included.
+The candidate periods L of a deviation d at time t are an hour, a day, a week, and the time since the start of each
+earlier episode. Let s be the fraction of the times t - L, ..., t - PERIODS L that lie in an episode with the sign of d.
+The tail probability of d is at least s if
 
-An expected change of the value is also an episode, if an episode with its sign and at most LARGER times its size
-occurred an hour, a day or a week before. Times may differ by TOLERANCE typical lags, and times of days and weeks by
-MORE times as many, up to LATE seconds. On a working day, earlier working days are also tried. A filter that follows a
-job on some nights also has a deviation at the job's end on these nights. For a quarter of the period after a recurring
-deviation, one of those times is therefore sufficient.
+* at least LEAST_PERIODS of these times lie in such episodes (two occurrences are not sufficient),
+* |d| is at most LARGER times the mean of their peaks, so that larger deviations are still reported, and
+* L is an hour, a day or a week, or a coincidence is unlikely. If similar episodes cover a fraction c of the time, the
+  probability of a coincidence is below 4 c^3. Its product with the number of candidate periods must be at most
+  BY_CHANCE. Only episodes with at least 1/LARGER of the size of d are included in c.
+
+A change of the value is expected if an episode with its sign, and at most LARGER times its size, occurred an hour, a
+day or a week before. Expected changes are also stored as episodes. The tolerance of a time is TOLERANCE typical lags.
+If L is at least a day, it is MORE times as large, but at most LATE seconds (or TOLERANCE typical lags, if that is
+longer). On a working day, the times of earlier working days are also tried. For L/4 after a recurring deviation, one
+matching time is sufficient, because the filter may also deviate at the end of a job that runs only on some nights.
 
 Rows after a recurring deviation are attributed to it for LONGER times the mean time to the ends of earlier ones,
-without the longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the
+excluding the longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the
 first episode within a quarter of the period that has the other sign and at least the fraction UNDONE of its size. Rows
 in between are attributed to it if their own deviation is at most LARGER times as large, because a forecast may expect
 the end at any of these rows.
@@ -36,7 +37,7 @@ from rfa.runtime.compiling import inline_jit
 EPISODES = 56
 # Number of oldest episodes, of which a new one replaces the smallest.
 OLDEST = 32
-# Numbers of an episode in addition to its begin.
+# Numbers of an episode in addition to its start.
 LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
 LARGER, TOLERANCE = 1.5, 2.5
@@ -186,7 +187,7 @@ def follows(begins, episodes, time, deviation, step, recurred, period):
 
 @inline_jit
 def add_episode(begins, episodes, newest, time, deviation, step):
-    """Add a large deviation to its episode. If there is none, begin a new episode.
+    """Add a large deviation to its episode. If there is none, start a new episode.
 
     Returns:
         The index of the newest episode. `newest` is this index before the call.
