@@ -43,7 +43,7 @@ class StructuralConfig(StrictConfig):
     Attributes:
         seasons: "auto", or periods in the unit of the times (seconds for dates). An empty list means no seasons.
         max_harmonics: Maximum number of harmonics per season.
-        max_free_modes: Maximum number of relaxations and cycles in total.
+        max_free_modes: Maximum number of Ornstein-Uhlenbeck processes and cycles in total.
         inner: Number of reweighting passes K of the filter.
         iterations: Maximum number of iterations of the optimiser per fit.
     """

@@ -67,7 +67,7 @@ class Limits:
 
     Attributes:
         harmonics: Maximum number of harmonics per season.
-        free_modes: Maximum number of relaxations and cycles in total.
+        free_modes: Maximum number of Ornstein-Uhlenbeck processes and cycles in total.
         iterations: Maximum number of L-BFGS iterations per fit.
         inner: Number of reweighting passes K of the filter.
     """

@@ -3,7 +3,7 @@
     y = b + level + Σ modes + e,  Var e = r                    every mode adds its first state to the observation
     level       dl = φ s dt + dw          random walk, with a trend s if φ > 0; or dl = -μ l dt + dw ("damped")
     trend       ds = -φ s dt + dw         s is the remaining change of the level, so A stays well-conditioned as φ → 0
-    relaxation  dx = -μ x dt + dw         AR(1) at a fixed lag
+    relaxation  dx = -μ x dt + dw         an Ornstein-Uhlenbeck process, which is AR(1) at a fixed lag
     season      harmonics k = 1 … of a period T, each a damped oscillator with ω = 2π k / T
     cycle       dz = (-μ + iω) z dt + dw  a damped oscillator of unknown frequency
 
@@ -41,7 +41,7 @@ class Structure:
         level: Kind of the level: a random walk, or a damped level that returns to its mean.
         has_trend: Whether the level has a trend.
         seasons: Period in steps and number of harmonics of each season.
-        relaxations, cycles: Numbers of relaxations and cycles.
+        relaxations, cycles: Numbers of Ornstein-Uhlenbeck processes and of cycles.
     """
 
     level: Level = "random_walk"
@@ -145,9 +145,9 @@ def constrain(structure: Structure, raw: np.ndarray) -> dict[str, float]:
 class Mode(NamedTuple):
     """A block of the state with one or two components, and the names of its parameters.
 
-    A block with `omega` (a number or a parameter name) is a damped oscillator. Without `omega`, a block is a relaxation
-    or, without `decay`, a random walk. In the block of a trend, `noise` is the noise of the level, and `trend` contains
-    the decay and the noise of the second state.
+    A block with `omega` (a number or a parameter name) is a damped oscillator. Without `omega`, a block is an
+    Ornstein-Uhlenbeck process or, without `decay`, a random walk. In the block of a trend, `noise` is the noise of the
+    level, and `trend` contains the decay and the noise of the second state.
     """
 
     noise: str

@@ -15,13 +15,14 @@ SYSTEMS = {"relaxing": 35, "oscillator": 45, "body": 20}
 
 
 def linear_sde(rng: np.random.Generator, clock: Clock) -> np.ndarray:
-    """Return sums of one to three relaxations, oscillators and moving bodies, `[B, N]`.
+    """Return sums of one to three processes, `[B, N]`: Ornstein-Uhlenbeck processes, damped oscillators, and integrated
+    Ornstein-Uhlenbeck processes (the position of a body whose velocity is an Ornstein-Uhlenbeck process).
 
         dz = (-μ + iω) z dt + sqrt(2μ) dW,  x = Re z        E[x(t) x(s)] = e^(-μ|t-s|) cos ω(t - s)
         dv = -v/τ dt + sqrt(2/τ) dW,  dx = v dt
 
-    For a relaxation (ω = 0), 1/μ is from 2 steps to three times the length of the series. τ of a moving body has the
-    same range. An oscillator has a seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a
+    For an Ornstein-Uhlenbeck process (ω = 0), 1/μ is between 2 steps and three times the length of the series. τ has
+    the same range. An oscillator has a seasonal period, and is correlated over 0.3 to 100 cycles, so it can represent a
     changing season.
     """
     count = clock.count
@@ -49,7 +50,7 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
         rng: Random generator.
         lags: Time since the previous value in steps, `[B, N]`.
         forgets: 1/μ in steps, `[B]`.
-        period: 2π/ω in steps, `[B]`. An infinite period gives a relaxation.
+        period: 2π/ω in steps, `[B]`. An infinite period gives an Ornstein-Uhlenbeck process.
     """
     decay = np.exp(-lags / forgets[:, None])
     spread = np.sqrt(1 - decay**2)
@@ -60,7 +61,7 @@ def oscillators(rng: np.random.Generator, lags: np.ndarray, forgets: np.ndarray,
 
 
 def bodies(rng: np.random.Generator, lags: np.ndarray, lasting: np.ndarray) -> np.ndarray:
-    """Return positions of moving bodies, sampled exactly, `[B, N]`. They start at 0.
+    """Return samples of integrated Ornstein-Uhlenbeck processes, computed exactly, `[B, N]`. They start at 0.
 
     Args:
         rng: Random generator.

@@ -27,7 +27,8 @@ def link(rng: np.random.Generator, values: np.ndarray, truth: np.ndarray) -> tup
         values, truth: Signal with and without noise, `[B, N]`.
 
     Returns:
-        The values and the truth, `[B, N]` each, and whether zero is a special value of the link function, `[B]`.
+        The observed and the true values, `[B, N]` each, and whether zero is a special value of the link function,
+        `[B]`.
     """
     kind = choose(rng, LINKS, len(values))
     both = np.stack([values, truth])
@@ -71,7 +72,7 @@ def in_units(
 
     Scales cover nine decades. An offset makes all values positive (as for most physical quantities), is up to a hundred
     standard deviations of either sign, or is zero. Quantised values are multiples of 1, 2 or 5 times a power of ten,
-    with one to a thousand such steps per standard deviation. The truth is not quantised.
+    with one to a thousand such steps per standard deviation. The true values are not quantised.
 
     Args:
         rng: Random generator.

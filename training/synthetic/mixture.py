@@ -145,7 +145,7 @@ def draw(
         count: Number of series B.
         length: Number of values N of each series.
         index: Index of the batch.
-        split: Name of the split. Different splits never have the same random numbers, for any seeds.
+        split: Name of the split. Different splits never have the same random numbers, whatever their seeds.
         is_short: Whether the time steps are those of short series, mostly months, quarters, weeks and days.
 
     Raises:
@@ -260,8 +260,8 @@ def standard(values: np.ndarray) -> np.ndarray:
 def _seen(
     rng: np.random.Generator, clock: Clock, recipe: np.ndarray, signal: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the observed values and the truth of signals, `[B, N]` each. Depending on the recipe, noise, a link
-    function and units are applied, or the signal determines counts or demand."""
+    """Return the observed and the true values of signals, `[B, N]` each. Depending on the recipe, noise, a link
+    function and units are applied, or the values are counts or intermittent demand generated from the signal."""
     values, truth = np.empty_like(signal), np.empty_like(signal)
     rows = np.flatnonzero(~np.isin(recipe, list(OBSERVED)))
     lowest, highest = np.array([RECIPES[name].noise for name in recipe[rows]]).reshape(-1, 2).T
