@@ -152,8 +152,8 @@ def _carried(state: Any) -> dict[str, Any]:
 
 
 def _two_passes(model: Any) -> dict[str, np.ndarray]:
-    """Return an input of the graph in which the two rows have different numbers of passes. The result is empty if the
-    model has K = 1."""
+    """Return the graph input `passes`, with a different number of passes for each of the two rows. Return an empty
+    dictionary if the model has K = 1."""
     return {"passes": np.array([model.config.inner, 1])} if model.config.takes_passes else {}
 
 

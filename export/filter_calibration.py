@@ -7,7 +7,7 @@ The calibration of each mode contains:
                normal quantile times the scale of the one-step innovations
     forecast   multipliers of the forecasts' std per level and horizon, conformal on held-out observations
     anomaly    quantiles of the novelty (Wilson-Hilferty of the nis) and the scale of its upper tail
-    confidence coverage of the next observation's 0.9 interval, by the running novelty before it
+    confidence coverage of the next observation's 0.9 interval, by the running mean of the novelty before it
     precision  calibrated variance on simulated truth, if there is one (precision_calibration.py)
 
 For exchangeable data, quantiles from n scores result in a coverage in [level, level + 1/(n + 1)].
@@ -209,7 +209,7 @@ def precision_of(found: Evaluation, truth: np.ndarray) -> dict[str, Any]:
 
 
 def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
-    """Return the novelty of each observation and the running novelty after it, `[B, N]` each.
+    """Return the novelty of each observation and its running mean after the observation, `[B, N]` each.
 
     The runtime computes both in the same way.
     """
@@ -224,8 +224,8 @@ def surprises(found: Evaluation) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _confidence(found: Evaluation, batch: Batch, running: np.ndarray, multiplier: float) -> dict[str, list[float]]:
-    """Return the coverage of the 0.9 interval of the one-step forecast, in bins of the running novelty before the
-    observation."""
+    """Return the coverage of the 0.9 interval of the one-step forecast, in bins of the running mean of the novelty
+    before the observation."""
     error = np.abs(batch.observations - found.forecast_mean[0]) / found.forecast_deviation[0]
     is_observed = np.isfinite(error[:, 1:])
     inside = (error[:, 1:] <= multiplier) & is_observed

@@ -84,7 +84,7 @@ def fit_temperature(scored: ScoredTokens) -> float:
 
 
 def pooled_temperature(temperatures: Sequence[float]) -> float:
-    """Return the temperature for a new text, given the best temperatures of some texts.
+    """Return the temperature for a new text, given the best temperatures of several texts.
 
     With t_i = log T_i and m_i the mean of the others, the result is exp(c · mean t), where c in [0, 1] minimises
     Σ (c m_i - t_i)², the error of the prediction of each text from the others. c is 0 if the texts differ from each

@@ -6,7 +6,7 @@ v is the model's variance of the state, averaged over components like the square
 functions, which are constant beyond their first and last point. Their arguments are:
 
     gain       ratio of the traces of the state covariance and the innovation covariance
-    surprise   running novelty, which is high after observations that the model did not expect
+    surprise   running mean of the novelty, which is high after observations that the model did not expect
 
 With V = v a b, both tables are fitted so that Σ (error² / V - 1) h_i = 0 over simulated data for every point i. The hat
 function h_i is 1 at point i and 0 at the other points. For heavy-tailed errors, 1 / precision exceeds the square of the

@@ -75,7 +75,8 @@ class AnomalyCalibration(Strict):
 
 
 class ConfidenceCalibration(Strict):
-    """Coverage of the 0.9 interval of the next observation, as a function of the running novelty."""
+    """Coverage of the 0.9 interval of the next observation, as a function of `surprise`, which contains values of the
+    running mean of the novelty."""
 
     surprise: Annotated[list[Score], Table]
     inside: Annotated[list[Probability], Table]
@@ -88,8 +89,8 @@ class ConfidenceCalibration(Strict):
 
 
 class PrecisionCalibration(Strict):
-    """Ratio of the calibrated variance to the variance of the model. It is the product of a function of the gain and a
-    function of the running novelty."""
+    """Ratio of the calibrated variance to the variance of the model. It is the product of a function of `gain` and a
+    function of `surprise`, which contains values of the running mean of the novelty."""
 
     gain: Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], Table]
     by_gain: Annotated[list[Factor], Table]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-# Rate of the running novelty, and the bound on the contribution of one observation.
+# Rate of the running mean of the novelty, and the bound on the contribution of one observation.
 NOVELTY_RATE = 0.2
 NOVELTY_CAP = 4.0
 
@@ -23,10 +23,10 @@ def wilson_hilferty(nis: Any, count: Any) -> Any:
 
 
 def running_novelty(previous: Any, z: Any) -> Any:
-    """Return the exponential moving average of the bounded novelties after an observation.
+    """Return the running mean of the novelty after an observation: an exponential moving average of bounded values.
 
     Args:
-        previous: Running novelty before the observation.
+        previous: Running mean before the observation.
         z: Novelty of the observation.
     """
     bounded = np.clip(z, -NOVELTY_CAP, NOVELTY_CAP)

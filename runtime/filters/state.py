@@ -27,7 +27,7 @@ class FilterState:
         tensors: State of the filter itself, without batch dimension.
         time: Time of the last observation. It has no meaning if `count` is 0.
         count: Number of observations.
-        surprise: Running novelty, from which the confidence is computed.
+        surprise: Running mean of the novelty of the observations, from which the confidence is computed.
         adaptive: State of the conformal intervals and the anomaly score, by field.
         seed: Seed of the samples.
         step: Typical time step. It is 0 before the second observation.

@@ -50,8 +50,8 @@ def _tail_probability(scorer, stream, learns, seen, nis):
 
 @source_inline_jit
 def score_anomaly(scorer, stream, seen, nis, is_new):
-    """Return the tail probability, the running novelty after the observation, and the number of columns written to
-    `work.tail`.
+    """Return the tail probability, the running mean of the novelty after the observation, and the number of columns
+    written to `work.tail`.
 
     Args:
         seen: Number of observed components.
@@ -121,7 +121,7 @@ def decide_alarm(rule, tails, least, expected, usual, value, innovation, tail):
 @inline_jit
 def calibrated_precision(table, posterior, novelty):
     """Return the inverse of the calibrated variance of the state. This variance is that of the model times a factor for
-    the gain and a factor for the running novelty."""
+    the gain and a factor for the running mean of the novelty."""
     state, innovation = 0.0, 0.0
     for a in range(len(posterior.mean)):
         state += posterior.covariance[a, a]

@@ -62,7 +62,7 @@ class TailModel(NamedTuple):
 
 class PrecisionTable(NamedTuple):
     """Ratio of the calibrated variance of the state to the variance that the model reports. It is the product of a
-    function of the gain and a function of the running novelty, which `export/precision_calibration.py` fits.
+    function of the gain and a function of the running mean of the novelty. `export/precision_calibration.py` fits both.
 
     Attributes:
         gain, novelty: Grid points, `[G]` and `[N]`.
@@ -87,7 +87,7 @@ class Tables(NamedTuple):
         pit_columns, pit_weights, pit_squares: Results of `level_weights` and squares of the normal quantiles, for the
             intervals of a step at PIT_LEVELS.
         tail_model: Distribution of the novelty.
-        novelty, confidence: Confidence as a function of the running novelty.
+        novelty, confidence: Confidence as a function of the running mean of the novelty.
         precision: See `PrecisionTable`.
     """
 

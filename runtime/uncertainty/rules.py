@@ -108,8 +108,8 @@ def _own_deviation(posterior, a):
 
 @inline_jit
 def _standard_deviation(last, posterior, a):
-    """Return the standard deviation of a component's innovation. For some rows after a standstill, it is at least the
-    value before the standstill."""
+    """Return the standard deviation of a component's innovation. For a number of rows after a standstill, it is at
+    least the value before the standstill."""
     return max(_own_deviation(posterior, a), last[HELD])
 
 
