@@ -27,7 +27,7 @@ from rfa.runtime.filters.robust_constants import AGREEMENT, LARGEST_NIS, LEAST_S
 
 @inline_jit
 def _predict_row(work, sizes, i):
-    """Compute F m and F P."""
+    """Compute row `i` of F m and of F P."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.prior_mean + i)] = 0.0
@@ -40,7 +40,7 @@ def _predict_row(work, sizes, i):
 
 @inline_jit
 def _spread_row(work, sizes, i):
-    """Compute F P Fᵀ + Q."""
+    """Compute row `i` of F P Fᵀ + Q up to its diagonal, and the column that mirrors it."""
     n, _, _ = sizes
     rows = rows_of(sizes)
     for j in range(i + 1):
@@ -52,8 +52,8 @@ def _spread_row(work, sizes, i):
 
 @inline_jit
 def _mask_missing(work, sizes):
-    """Determine which components were observed. Also compute the noise of the observation, with zeros and a unit
-    diagonal at missing components."""
+    """Determine which components were observed. Also compute the covariance of the measurement noise. Rows and columns
+    of missing components are those of the identity matrix."""
     _, p, _ = sizes
     rows = rows_of(sizes)
     work[u(rows.seen)] = 0.0
@@ -76,7 +76,7 @@ def _mask_missing(work, sizes):
 
 @inline_jit
 def _cross_row(work, sizes, i):
-    """Compute P Cᵀ of the observed components."""
+    """Compute row `i` of P Cᵀ for the observed components."""
     n, p, leads = sizes
     rows = rows_of(sizes)
     for a in range(p):

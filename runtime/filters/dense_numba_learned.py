@@ -209,7 +209,8 @@ def _size(work, sizes, least):
 
 @inline_jit
 def _respond(work, sizes, k):
-    """Compute r for factor k. Also compute its count times its density, as a product and half an exponent."""
+    """Compute r for factor k. Also compute count × density of the factor as share · exp(−penalty), in which `penalty`
+    contains half of the squared distance."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     share, penalty, least = learned.share + k, learned.penalty + k, _SIZES[k]
@@ -261,7 +262,8 @@ def _clear(work, sizes):
 
 @inline_jit
 def _weigh(work, sizes, k):
-    """Return the weight of factor k, and add its contributions to the weight and to h. At a jump, the noise is R."""
+    """Return the weight of factor k, and add its contributions to the weight and to h. At a jump, the noise
+    covariance is R."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     least = _SIZES[k]
@@ -320,7 +322,7 @@ def _spread(work, sizes, k):
 
 @inline_jit
 def _gain_row(work, sizes, i):
-    """Compute Z, and Z diag(h)."""
+    """Compute row `i` of Z and of Z diag(h)."""
     _, p, _ = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     for m in range(p):
@@ -333,7 +335,7 @@ def _gain_row(work, sizes, i):
 
 @inline_jit
 def _mix_row(work, sizes, i):
-    """Compute mean and covariance (see the module docstring)."""
+    """Compute row `i` of the mean and of the covariance (see the module docstring). Rows before `i` are complete."""
     n, p, leads = sizes
     rows, learned = rows_of(sizes), learned_rows_of(sizes)
     gain, excess, product = rows.gain + i * p, rows.excess + i * p, rows.product + i * n

@@ -51,8 +51,8 @@ def fuse(
 
     Args:
         posteriors: Posteriors of the same state, each from one sensor.
-        prior: Prior of the state without any of the sensors. If None, the posteriors are multiplied as if each were
-            based on different information.
+        prior: Prior of the state without any of the sensors. If None, the posteriors are multiplied as if they were
+            independent, so the prior of each posterior is included.
         own_priors: Prior of each posterior. By default, each is `prior`.
 
     Raises:

@@ -36,8 +36,9 @@ LONG_HORIZON = 16
 # Logarithm of the smallest float32. It replaces the log-likelihood of an extreme outlier, whose likelihood underflows
 # to 0 in the graph.
 LOWEST_LOG_LIKELIHOOD = float(np.log(np.finfo(np.float32).smallest_subnormal))
-# Squares of accepted numbers may exceed the range of float32. The noise of the observation is then multiplied by the
-# first of these factors that gives finite results. The last two are used if the noise itself exceeds this range.
+# Squares of accepted numbers may exceed the range of float32. The standard deviation of the measurement noise is then
+# multiplied by the first of these factors that gives finite results. The last two are used if this standard deviation
+# exceeds the range.
 NOISE_RETRIES = (1e2, 1e4, 1e8, 1e-3, 1e-6)
 _SCALARS = ("precision", "weight", "nis", "log_likelihood")
 _MOMENTS = ("mean", "covariance", "innovation", "innovation_covariance")
@@ -120,8 +121,9 @@ class GraphSteps:
         return call.outputs, call.trace
 
     def _step_rows(self, call: StepCall, rows: list[int], memory: Any) -> list[int]:
-        """Process one observation of each stream. Rows with non-finite results are processed again, with the noise
-        multiplied by each factor in NOISE_RETRIES in turn. Return the rows whose results are still not finite."""
+        """Process one observation of each stream. Rows with non-finite results are processed again, with the standard
+        deviation of the measurement noise multiplied by each factor in NOISE_RETRIES in turn. Return the rows whose
+        results are still not finite."""
         for factor in (1.0, *NOISE_RETRIES):
             if not rows:
                 break

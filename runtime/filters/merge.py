@@ -95,8 +95,8 @@ def merge(runtime: FilterRuntime, options: MergeOptions) -> Merged:
 
 
 def _common_time(options: MergeOptions) -> float:
-    """Return the requested time, which must not be before that of a state. By default, return the latest time of the
-    states."""
+    """Return the requested time, which must not be earlier than the time of any state. If no time is requested, return
+    the latest time of the states."""
     for i, state in enumerate(options.states):
         if not state.count:
             name = f"states[{i}]"
@@ -105,8 +105,8 @@ def _common_time(options: MergeOptions) -> float:
     t = latest if options.t is None else options.t
     if t < latest:
         raise InvalidInput(
-            f"t must not be before the last time of a state, {latest:g}, because states can only be predicted forward, "
-            f"got {t:g}.",
+            f"t must not be earlier than the last time of any state, {latest:g}, because states can only be predicted "
+            f"forward, got {t:g}.",
             param="t",
             code="time_not_monotonic",
         )

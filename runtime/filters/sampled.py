@@ -58,11 +58,11 @@ def drift_of(transition: Array, lag: float) -> Array:
 
 
 def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
-    """Return the noise Q per unit time `[n, n]` that results in `noise` over the lag. Q is symmetric, but may have
-    negative eigenvalues.
+    """Return the spectral density Q `[n, n]` of the process noise whose covariance over the lag is `noise`. Q is
+    symmetric, but may have negative eigenvalues.
 
     Raises:
-        ValueError: If the result does not reproduce the noise over the lag.
+        ValueError: If the result does not reproduce the covariance over the lag.
     """
     integrals = _integrals(found, lag)
     target = found.dual @ noise @ found.dual.conj().T
@@ -74,7 +74,9 @@ def noise_rate(found: Spectrum, noise: Array, lag: float) -> Array:
     rate = (found.basis @ rate @ found.basis.conj().T).real
     rate = (rate + rate.T) / 2
     if not np.abs(gathered(found, rate, lag) - noise).max() <= TOLERANCE * np.abs(noise).max():
-        raise ValueError("is not the covariance of process noise in continuous time with this F")
+        raise ValueError(
+            "cannot be the process noise covariance of a continuous-time system with this F; check F, Q and dt"
+        )
     return np.asarray(rate)
 
 
@@ -86,7 +88,7 @@ def moved(found: Spectrum, lag: float) -> Array:
 
 
 def gathered(found: Spectrum, rate: Array, lag: float) -> Array:
-    """Return the noise over a lag, `[n, n]`, given the noise per unit time, `rate`."""
+    """Return the covariance of the process noise over a lag, `[n, n]`, given its spectral density `rate`."""
     inner = _spread(found, found.dual @ rate @ found.dual.conj().T, _integrals(found, lag))
     return np.asarray((found.basis @ inner @ found.basis.conj().T).real)
 
@@ -125,7 +127,7 @@ def _square_root(matrix: Array) -> Array:
         inverse = np.linalg.inv(rest)
         root = root @ (one + inverse) / 2
         before, rest = rest, (one + (rest + inverse) / 2) / 2
-        # The iteration converges quadratically, down to rounding.
+        # The iteration converges quadratically, to within rounding error.
         if np.linalg.norm(rest - before, 1) <= 1e-15 * len(matrix) * np.linalg.norm(rest, 1):
             break
     return root

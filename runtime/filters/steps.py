@@ -36,7 +36,7 @@ CLOCK = {
 
 
 class Batch(NamedTuple):
-    """Observations of some streams. The observations of a stream are adjacent and in order.
+    """Observations of a batch of streams. The observations of a stream are adjacent and in order.
 
     Attributes:
         slots: Pool slot of each observation, `[R]`.

@@ -11,7 +11,8 @@ A document contains plain numbers, lists and strings. It can be part of a reques
 With the field `calendar`, the measurements also have a known weekly pattern (`rfa.runtime.filters.calendar`).
 
 The fields are listed in `SHARED`, `MATRICES` and `PRESETS`, and explained in `LinearFilterConfig`. With A, Q is the
-noise per unit time. With F, Q is the noise of one step of `dt`. If Q, R or P0 is a number, it is multiplied by the
+spectral density of the process noise (its covariance per unit of time). With F, Q is the covariance of the process
+noise over one step of `dt`. If Q, R or P0 is a number, it is multiplied by the
 identity matrix.
 """
 
@@ -340,10 +341,10 @@ def _matrices(whole: Mapping[str, Any]) -> dict[str, Any]:
     if values.min() < -1e3 * ROUNDING * max(values.max(), 0.0):
         raise InvalidSystem(
             "Q",
-            "cannot be the noise of a system in continuous time with this F, because the noise per unit time would "
-            f"have the negative eigenvalue {values.min():.3g}. Noise that is constant over each step (filterpy's "
-            "Q_discrete_white_noise) is not supported; use Q_continuous_white_noise, or A and the noise per unit "
-            "time",
+            "cannot be the process noise covariance of a continuous-time system with this F, because the spectral "
+            f"density of the process noise would have the negative eigenvalue {values.min():.3g}. Noise that is "
+            "constant over each step (filterpy's Q_discrete_white_noise) is not supported; use "
+            "Q_continuous_white_noise, or specify A and the spectral density Q",
         )
     return {**found, "drift": drift, "process_noise": (vectors * np.maximum(values, 0.0)) @ vectors.T}
 
