@@ -173,8 +173,8 @@ def sample(column: Any) -> Any:
 
 
 def take(column: Any, rows: np.ndarray) -> Any:
-    """Return the cells of some rows, whose numbers are in ascending order. The method of Arrow would copy all chunks
-    even for a few rows."""
+    """Return the cells of the given rows, whose numbers are in ascending order. The method of Arrow would copy all
+    chunks even for a few rows."""
     import pyarrow as pa
 
     if not isinstance(column, pa.ChunkedArray) or column.num_chunks < 2:
@@ -274,7 +274,7 @@ def refuse_unknown_times(columns: dict[str, Any]) -> None:
             unknown = next((cell for cell in cells if not _is_date(cell)), cells[0])
             raise ValueError(
                 f"column {name!r}: {unknown!r} may be a time in an unknown format; specify --time {name!r} "
-                f"--time-format and its format, such as '%d.%m.%Y %H:%M', or {choose}"
+                f"and --time-format FORMAT, such as --time-format '%d.%m.%Y %H:%M', or {choose}"
             )
         is_offset = name.strip().lower() in OFFSET_NAMES and numbers is not None and len(set(numbers.tolist())) > 2
         if len(columns) > 1 and (_may_be_clock(column) or is_offset or is_day):

@@ -107,7 +107,8 @@ class Decoder:
     def step_between(
         self, tokens: Tensor, positions: Tensor, noise: Tensor, pool: SlotPool, sources: Tensor, targets: Tensor
     ) -> tuple[StepOutput, Tensor]:
-        """Decode one token of B streams. Their states are read from some rows of the pool and written to others.
+        """Decode one token of B streams. Their states are read from the pool rows `sources` and written to the pool
+        rows `targets`.
 
         Args:
             tokens, positions: Tokens and their positions, `[B]` int64.

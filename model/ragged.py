@@ -1,10 +1,11 @@
 """Process the next tokens of many decoder streams at once. They are chunks of prompts of any length, or steps in
 attention mode.
 
-On a GPU, the tokens `[T, …]` of all streams share products with a fixed summation order (`product_triton`), and either
-fused paged attention (`attention.pages`) or the slot scan, with eight launches per layer. The results of a stream do
-not depend on the other streams, bit for bit. On other devices, streams are processed one by one with the reference
-implementations `Decoder.extend` and `Decoder.prefill`. The decoder must be used under `torch.no_grad`.
+On a GPU, the tokens `[T, …]` of all streams are processed together: by matrix products with a fixed summation order
+(`product_triton`), and by fused paged attention (`attention.pages`) or the slot scan. There are eight launches per
+layer. The results of a stream do not depend on the other streams, bit for bit. On other devices, streams are processed
+one by one with the reference implementations `Decoder.extend` and `Decoder.prefill`. The decoder must be used under
+`torch.no_grad`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Call a compiled kernel from another kernel by its address.
 
-numba compiles everything that a kernel calls into that kernel again. A kernel that is called by its address is compiled
-once for all its callers.
+When numba compiles a kernel, it also compiles all functions that the kernel calls, once for each calling kernel. A
+kernel that is called by its address is compiled only once.
 
     @callee(*modules)
     def add(content, k): x, y = members(content) …      takes a view of a tuple, and numbers

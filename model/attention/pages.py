@@ -118,7 +118,7 @@ def paged_attention(q: Tensor, keys: Tensor, values: Tensor, heads: PagedHeads, 
 
 
 def places_of(pages: Tensor, index: Tensor) -> Tensor:
-    """Return the rows of the pool that store some tokens of a sequence.
+    """Return the rows of the pool that store the given tokens of a sequence.
 
     Args:
         pages: Page numbers of the sequence, in order.

@@ -217,7 +217,7 @@ def attend(
     prior: Prior = "lyapunov",
     horizon: float = 0.0,
 ) -> AttentionResult:
-    """Compute RFA of rotated queries over any rotated keys, for cached keys or irregular times.
+    """Compute RFA of rotated queries and rotated keys of any number, for cached keys or irregular times.
 
     Args:
         q: Queries `[B, n, H, 2D]`.

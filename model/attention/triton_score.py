@@ -71,7 +71,7 @@ def by_lane(b_pairs, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def exponential(x):
-    """Return e^x for x <= 0, accurate to rounding. The relative error of `tl.exp` grows with |x|."""
+    """Return e^x for x <= 0, accurate to within rounding error. The relative error of `tl.exp` grows with |x|."""
     whole = tl.floor(tl.maximum(x, -127.0) * LOG2E + 0.5)
     rest = (tl.maximum(x, -150.0) - whole * LN2_HIGH) - whole * LN2_LOW
     return tl.exp2(whole) * tl.exp2(rest * LOG2E)
@@ -88,8 +88,8 @@ def accumulated(lag, transport2, mu, IS_EXACT: tl.constexpr = True):
     """Return phi(lag), where `transport2` is E². It is computed as the quotient (1 - E²) / (2 mu), as a series if the
     terms of the quotient cancel, or as lag if mu = 0.
 
-    If IS_EXACT, the result is accurate to rounding. Otherwise, its error is 3e-6, which is sufficient for 16-bit
-    inputs.
+    If IS_EXACT, the result is accurate to within rounding error. Otherwise, its error is 3e-6, which is sufficient for
+    16-bit inputs.
     """
     x = 2.0 * mu * lag
     if IS_EXACT:

@@ -27,8 +27,8 @@ NEAR: Final = 0.5
 
 @dataclass(frozen=True)
 class CovariateInputs:
-    """Inputs of the rows of a series. They are computed for some rows at a time, because inputs at many horizons take
-    much memory.
+    """Inputs of the rows of a series. They are computed for a batch of rows at a time, because inputs at many horizons
+    take much memory.
 
     Attributes:
         times: Times of the rows, and of the future rows, `[N]`.
@@ -48,7 +48,7 @@ class CovariateInputs:
         return self.times.nbytes + self.covariates.nbytes
 
     def __getitem__(self, rows: int | slice) -> Array:
-        """Return the inputs of some rows, `[R, K (1 + H)]`. For a single index, return those of one row,
+        """Return the inputs of several rows, `[R, K (1 + H)]`. For a single index, return those of one row,
         `[K (1 + H)]`."""
         times = self.times[rows]
         due = times[..., None] + np.array((0.0, *self.horizon))

@@ -109,7 +109,7 @@ class NetworkSteps:
     def _process(
         self, call: StepCall, packed: tuple[Array, ...], cursors: Array, ends: Array, *, with_outputs: bool = True
     ) -> None:
-        """Process the rows of some streams from their cursors to their ends.
+        """Process the rows of a batch of streams from their cursors to their ends.
 
         If a stream has an invalid row, only the rows before it are processed.
         """
@@ -145,7 +145,7 @@ class NetworkSteps:
 
     @contextmanager
     def borrow(self, pool: StatePool, readout: Readout, streams: int, max_rows: int) -> Iterator[_Borrowed]:
-        """Provide buffers for the rows of some streams during a context.
+        """Provide buffers for the rows of a batch of streams during a context.
 
         Args:
             pool: States of the streams.

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
 
 
 class TokenBuffers(NamedTuple):
-    """Buffers for the tokens of some streams.
+    """Buffers for the tokens of a batch of streams.
 
     Attributes:
         begins: Index in the batch of each stream's first row in these tokens.

@@ -183,7 +183,7 @@ def _gather_states(hidden, pool_rows, tokens, query_count, buffers):
 
 @kernel_jit(*SOURCES)
 def process_rows(handle, batch, outputs, trace, pool_rows, cursors, ends, passed, max_rows, with_outputs):
-    """Process the rows of some streams with the network, one patch at a time.
+    """Process the rows of a batch of streams with the network, one patch at a time.
 
     Args:
         handle: Handle of `KernelHandles`.

@@ -1,6 +1,6 @@
 """Arrays of the series network's streams: those that a pool stores between calls, and the work arrays of a call.
 
-Shapes: P columns, S streams of a call, T tokens, Q queries, R rows. For cells and patches, see `rfa.runtime.series`.
+Shapes: P columns, S streams of a call, T tokens, Q queries, R rows. `rfa.runtime.series` defines cells and patches.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class StoredStreams(NamedTuple):
 
     Attributes:
         clock: State of the clocks.
-        numbers, counts: Numbers and counts of each column, see `tokens_numba`.
+        numbers, counts: Numbers and counts of each column (see `tokens_numba`).
         ring: Newest cells of each column.
         errors: Sum of the errors at each lag, `[…, REACH]`.
         seen: One bit for each of the first REACH cells. It is 1 if the cell contains a value.
@@ -58,7 +58,7 @@ class StreamWork(NamedTuple):
 
     Attributes:
         clock: State of the clocks, `[S, CLOCK]`.
-        numbers, counts: Numbers and counts of each column, see `tokens_numba`.
+        numbers, counts: Numbers and counts of each column (see `tokens_numba`).
         ring: Newest cells of each column.
         errors: Sum of the errors at each lag, `[…, REACH]`.
         since: Number of values without a pair at each lag, `[…, REACH]`.

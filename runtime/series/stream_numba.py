@@ -263,8 +263,8 @@ def next_tokens(
     stored, pool_rows, times, values, spec, cursors, ends, passed, max_rows, work, tokens, queries, rows, last_token,
     saved_clock,
 ):  # fmt: skip
-    """Create the next tokens of some streams. For each stream, stop after the first token that completes a patch of a
-    column.
+    """Create the next tokens of a batch of streams. For each stream, stop after the first token that completes a patch
+    of a column.
 
     Args:
         stored: Arrays of the pool, read only. `commit` writes the content of `work`.

@@ -140,8 +140,8 @@ class Language(ABC):
         return True
 
     def prefill(self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens of each of B streams, and return the updates of their contexts. All streams must have the
-        same decoding mode."""
+        """Process several tokens of each of B streams, and return the updates of their contexts. All streams must have
+        the same decoding mode."""
         slots = [context for context in contexts if isinstance(context, SlotContext)]
         if len(slots) == len(contexts):
             return self._prefill_slots(slots, pieces)
@@ -165,7 +165,7 @@ class Language(ABC):
         return output, advance
 
     def logits_of(self, context: Context, tokens: Sequence[int]) -> tuple[Array, bool]:
-        """Process some tokens of one stream, and update its context.
+        """Process several tokens of one stream, and update its context.
 
         Returns:
             The logits `[N, V]` after each token, with the same bits as `step`, and whether the new context is finite.
@@ -190,8 +190,8 @@ class Language(ABC):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, Sequence[Advance]]:
-        """Process some tokens of each of B attention streams. Return the outputs of the last tokens, and the updates of
-        the contexts. `noise` has shape `[B, H, 2D]`."""
+        """Process several tokens of each of B attention streams. Return the outputs of the last tokens, and the updates
+        of the contexts. `noise` has shape `[B, H, 2D]`."""
 
     @abstractmethod
     def _start_attention(self, capacity: int, forks: int, common: int) -> Context:
@@ -199,7 +199,7 @@ class Language(ABC):
 
     @abstractmethod
     def _prefill_slots(self, contexts: Sequence[SlotContext], pieces: Sequence[Sequence[int]]) -> Sequence[Advance]:
-        """Process some tokens of each recurrent stream, and return the updates of the contexts. `prefill` calls this
+        """Process several tokens of each recurrent stream, and return the updates of the contexts. `prefill` calls this
         method."""
 
     @abstractmethod
@@ -265,8 +265,8 @@ class CpuLanguage(Language):
     def extend(
         self, contexts: Sequence[Context], pieces: Sequence[Sequence[int]], noise: Array
     ) -> tuple[StepOutput, list[CacheAdvance]]:
-        """Process some tokens of each of B attention streams. Return the outputs of the last tokens, and the updates of
-        the contexts. Streams are processed one by one, because their caches have different sizes."""
+        """Process several tokens of each of B attention streams. Return the outputs of the last tokens, and the updates
+        of the contexts. Streams are processed one by one, because their caches have different sizes."""
         results = [
             self._extend_cache(context, piece, noise[row : row + 1])
             for row, (context, piece) in enumerate(zip(contexts, pieces, strict=True))
