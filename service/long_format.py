@@ -144,7 +144,7 @@ def _codes(name: str, column: Any, most: int, most_bytes: int) -> tuple[Array, A
     for chunk in column.chunks:
         texts = chunk.dictionary if pa.types.is_dictionary(chunk.type) else chunk
         if text_bytes(texts) > most_bytes:
-            message = f"the decoded texts of column {name} must have at most {most_bytes} bytes; send fewer rows"
+            message = f"the decoded texts of column {name} must not exceed {most_bytes} bytes; send fewer rows"
             raise InvalidRequest(message, param=name, code="too_large")
         encoded = chunk if texts is not chunk else pc.dictionary_encode(chunk.cast(_plain(kind)))
         if encoded.null_count:

@@ -67,7 +67,9 @@ def decompress(body: bytes) -> bytes:
     else:
         raise WireError("the body is not a valid snappy block")
     if length > MOST_DECOMPRESSED:
-        raise WireError(f"the uncompressed body has {length:,} bytes, which exceeds the limit of {MOST_DECOMPRESSED:,}")
+        raise WireError(
+            f"the size of the uncompressed body is {length:,} bytes, which exceeds the limit of {MOST_DECOMPRESSED:,}"
+        )
     try:
         return bytes(cramjam.snappy.decompress_raw(body))
     except cramjam.DecompressionError:

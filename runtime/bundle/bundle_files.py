@@ -99,7 +99,7 @@ def _read(directory: Path, name: str, limit: int) -> bytes:
             if not stat.S_ISREG(size.st_mode):
                 raise BundleError(f"{name} is not a regular file")
             if size.st_size > limit:
-                raise BundleError(f"{name}: the file has {size.st_size} bytes, but at most {limit} are allowed")
+                raise BundleError(f"{name}: the size is {size.st_size} bytes, but at most {limit} are allowed")
             return handle.read(limit + 1)
     except OSError as error:
         raise BundleError(f"{name}: the file cannot be read: {error.strerror}") from None
@@ -109,7 +109,7 @@ def _read_checked(directory: Path, name: str, spec: FileSpec) -> bytes:
     data = _read(directory, name, spec.size)
     if len(data) != spec.size:
         raise BundleError(
-            f"{name}: the file has {len(data)} bytes, but the manifest states {spec.size}; it was truncated or changed"
+            f"{name}: the size is {len(data)} bytes, but the manifest states {spec.size}; it was truncated or changed"
         )
     if sha256(data) != spec.sha256:
         raise BundleError(f"{name}: the sha256 does not match the manifest; the file was damaged or changed")
@@ -143,9 +143,9 @@ def _check_required(manifest: Manifest) -> None:
             raise BundleError(f"{name}: a bundle of kind {manifest.kind!r} must not contain this file")
         limit = MAX_GRAPH_BYTES if name in graphs else largest_kernel_file(name) if is_kernel else MAX_BYTES[name]
         if spec.size > limit:
-            raise BundleError(f"{name}: the file has {spec.size} bytes, but at most {limit} are allowed")
+            raise BundleError(f"{name}: the size is {spec.size} bytes, but at most {limit} are allowed")
     total = sum(spec.size for name, spec in manifest.files.items() if is_kernel_file(name))
     if total > MAX_ALL_CODE_BYTES:
         raise BundleError(
-            f"{KERNELS_FILE}: the kernels have {total} bytes, but at most {MAX_ALL_CODE_BYTES} are allowed"
+            f"{KERNELS_FILE}: the size of the kernels is {total} bytes, but at most {MAX_ALL_CODE_BYTES} are allowed"
         )

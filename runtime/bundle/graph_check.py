@@ -98,7 +98,7 @@ def read_graph(
     """
     if len(data) > MAX_GRAPH_BYTES:
         raise BundleError(
-            f"{file}: the graph has {len(data)} bytes, but without weights it may have at most {MAX_GRAPH_BYTES}"
+            f"{file}: the size is {len(data)} bytes, but without weights at most {MAX_GRAPH_BYTES} are allowed"
         )
     model = decode(data, file)  # the bytes equal the encoding of the model
     try:
@@ -140,7 +140,7 @@ class _Checker:
 
     def model(self, model: Message) -> GraphInterface:
         if model.get("ir_version") != IR_VERSION:
-            raise ValueError(f"the IR version is {model.get('ir_version')}, but a bundle must have {IR_VERSION}")
+            raise ValueError(f"the IR version is {model.get('ir_version')}, but it must be {IR_VERSION}")
         opsets = [(entry.get("domain", ""), entry.get("version")) for entry in model.get("opset_import", [])]
         if opsets != [("", OPSET)]:
             foreign = [domain for domain, _ in opsets if domain]

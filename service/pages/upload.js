@@ -28,7 +28,7 @@ export async function contentOf(file, most) {
     );
   }
   throw new Error(
-    `${file.name} is too large. It has ${megabytes(file.size)}, and even if it is compressed, it exceeds the limit ` +
+    `${file.name} is too large. Its size is ${megabytes(file.size)}, and even if it is compressed, it exceeds the limit ` +
       `of ${megabytes(most)}. Use fewer rows or columns, or the command rfa filter.`,
   );
 }
@@ -65,7 +65,7 @@ export function checkSize(body, most) {
   const { size } = new Blob([JSON.stringify(body)]);
   if (size <= most) return;
   throw new Error(
-    `The request has ${megabytes(size)}, but this server accepts at most ${megabytes(most)}. Use fewer columns or ` +
+    `The size of the request is ${megabytes(size)}, but this server accepts at most ${megabytes(most)}. Use fewer columns or ` +
       "rows, or numbers with fewer digits. The command rfa filter has no such limit.",
   );
 }

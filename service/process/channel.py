@@ -47,7 +47,9 @@ class Channel:
         """
         line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
         if len(line) > LONGEST_MESSAGE:
-            raise ChannelError(f"message {kind!r} has {len(line)} bytes, which exceeds the limit of {LONGEST_MESSAGE}")
+            raise ChannelError(
+                f"the size of message {kind!r} is {len(line)} bytes, which exceeds the limit of {LONGEST_MESSAGE}"
+            )
         try:
             self._writer.write(line)
             await self._writer.drain()

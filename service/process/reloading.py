@@ -61,7 +61,7 @@ class BundleStore:
         bundles: Bundle directories.
         home: Directory for the copies.
         max_bytes: Maximum total size of the bundles, in bytes.
-        check: Function that checks a copy, see `CheckBundles`.
+        check: Function that checks a copy (see `CheckBundles`).
     """
 
     def __init__(self, bundles: Sequence[Path], home: Path, max_bytes: int, check: CheckBundles) -> None:

@@ -31,7 +31,7 @@ class Snapshot:
         generation: Number of this snapshot, counted from 1.
         directory: Directory that contains the copies.
         bundles: Directories of the copies, in the order of the settings.
-        version: Version of the bundles, see `bundle_version`.
+        version: Version of the bundles (see `bundle_version`).
         size: Total size of all files in bytes.
     """
 
@@ -92,8 +92,8 @@ def _copy(bundle: Path, copy: Path, max_bytes: int) -> int:
         free = shutil.disk_usage(copy).free
         if total > free:
             raise OSError(
-                f"not enough disk space to copy bundle {bundle.name!r}: it has {total} bytes, and {free} are free; "
-                "set TMPDIR to a directory with more space"
+                f"not enough disk space to copy bundle {bundle.name!r}: its size is {total} bytes, but only "
+                f"{free} bytes are free; set TMPDIR to a directory with more space"
             )
         for name, size in sizes.items():
             _copy_file(folder, name, size, copy / name)
@@ -139,5 +139,5 @@ def _copy_file(folder: int, name: str, size: int, target: Path) -> None:
         while piece := source.read(min(PIECE_BYTES, left + 1)):
             left -= len(piece)
             if left < 0:
-                raise BundleError(f"{name}: the file grew while it was copied; try again when it is complete")
+                raise BundleError(f"{name}: the file grew while it was being copied; try again when it is complete")
             sink.write(piece)

@@ -75,5 +75,5 @@ def test_a_bundle_holds_the_kernels_of_six_gpus(bundle_cache) -> None:
 def test_all_kernels_together_have_a_limit_too(bundle_cache, monkeypatch: pytest.MonkeyPatch) -> None:
     bundle = with_float32_kernels(bundle_cache)
     monkeypatch.setattr("rfa.runtime.bundle.bundle_files.MAX_ALL_CODE_BYTES", 1 << 16)
-    with pytest.raises(BundleError, match=r"kernels.json: the kernels have \d+ bytes, but at most 65536 are allowed"):
+    with pytest.raises(BundleError, match=r"kernels.json: the size of the kernels is \d+ bytes, but at most 65536"):
         open_bundle(bundle.path)
