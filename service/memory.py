@@ -98,13 +98,13 @@ class MemoryBudget:
 
 
 class Lease:
-    """Memory that is reserved from a `MemoryBudget`. As a context manager, it is released at the end of the block. It
-    is thread-safe.
+    """Memory reserved from a `MemoryBudget`. A lease can be used as a context manager, which releases it at the end of
+    the block. It is thread-safe.
 
     Attributes:
         size: Reserved memory in bytes.
-        is_over: Whether the lease was released. Then it does not grow any more, even if the work of the request
-            continues for a moment.
+        is_over: Whether the lease was released. After that, its size no longer changes, even if the request is
+            still being processed.
     """
 
     def __init__(self, budget: MemoryBudget) -> None:

@@ -22,7 +22,7 @@ from rfa.service.setting_groups import (
 
 # Variables that all commands of `rfa` read.
 OTHER_VARIABLES: Final = frozenset({"RFA_DEBUG"})
-# Settings that are not supported any more, and the settings that replace them.
+# Settings that are no longer supported, and the settings that replace them.
 RETIRED: Final = {
     "RFA_MAX_SERIES_BYTES": "RFA_MAX_BODY_BYTES",
     "RFA_MAX_SERIES_OBSERVATIONS": "RFA_MAX_OBSERVATIONS",

@@ -177,7 +177,8 @@ def _form(
         outputs = earlier[source.case].outputs if source.case < len(earlier) else {}
         if source.output not in outputs:
             raise ValueError(
-                f"an input refers to output {source.output[:80]!r} of case {source.case}, which is no earlier output"
+                f"an input refers to output {source.output[:80]!r} of case {source.case}, "
+                "but this case is not earlier or has no such output"
             )
         specs = {spec.name: spec for spec in graphs[earlier[source.case].graph].outputs}
         return specs[source.output].dtype, tuple(outputs[source.output].shape)

@@ -79,7 +79,7 @@ def rows_of(calibration: Mapping[str, Any]) -> int:
 
 
 def chance(accuracy: Sequence[float], count: Sequence[int], rows: int) -> tuple[float, float]:
-    """Return the range that chance allows for the ECE of some rows minus the ECE of all tokens.
+    """Return the range that chance allows for the ECE of a sample of rows minus the ECE of all tokens.
 
     The fraction of correct tokens in a bin of n rows has variance v/n. The absolute value is convex, so the expected
     ECE of the rows is not below that of all tokens. The difference is at most the mean of |N(0, v/n)| over the bins,

@@ -28,7 +28,9 @@ _FORMAT = b"rfa state v1"
 
 
 class SealBroken(Exception):
-    """Raised if bytes were not sealed with these keys and this binding. The reason is for the log, not for clients."""
+    """Raised if bytes cannot be decrypted and authenticated with these keys and this binding (associated data).
+
+    Log the message, but do not send it to clients."""
 
 
 class Sealer:

@@ -154,5 +154,5 @@ def _lines(path: Path) -> list[str]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ConfigurationError(f"the file {str(path)!r} in api_keys_file cannot be read: {reason}") from None
+        raise ConfigurationError(f"api_keys_file: the file {str(path)!r} cannot be read: {reason}") from None
     return [line for line in lines if not line.lstrip().startswith("#")]

@@ -18,7 +18,7 @@ LONG_FORM: Final = 127
 
 
 def lone_text(data: bytes) -> bytes | None:
-    """Return the text if the bytes are exactly one complete text frame of a client. Otherwise, return None."""
+    """Return the text if the bytes are exactly one complete text frame from a client. Otherwise, return None."""
     if len(data) < 6 or data[0] != WHOLE_TEXT:
         return None
     size, start = data[1] - MASKED, 2
@@ -42,6 +42,6 @@ def text_frame(payload: bytes) -> bytes:
 
 
 def frame_size(payload: int) -> int:
-    """Return the minimum size of a frame of a client with a payload of the given size. A frame can be larger, because
+    """Return the minimum size of a frame from a client with a payload of the given size. A frame can be larger, because
     clients may encode the length with more bytes than necessary."""
     return 6 + payload + (0 if payload < SHORT else 2 if payload < MEDIUM else 8)

@@ -102,7 +102,7 @@ class RequestResponse:
     # To the client.
 
     async def send(self, message: Message) -> None:
-        """Handle an ASGI message of the application. If the client has disconnected, the message is ignored."""
+        """Handle an ASGI message sent by the application. The message is ignored if the client has disconnected."""
         if not self._connection.writable.is_set():
             await self._connection.writable.wait()
         if self._is_disconnected:

@@ -36,7 +36,7 @@ function room() {
   return { clock: "time", is_dated: true, times, values: { "temperature (°C)": values }, notes: [] };
 }
 
-/** @returns {Series} Hourly requests of a shop: few at night and on Sundays, and more after an advertisement. */
+/** @returns {Series} Hourly requests to a shop: few at night and on Sundays, and more after an advertisement. */
 function requests() {
   const noise = normal(5);
   const times = Array.from({ length: 28 * 24 }, (_, i) => BEGIN + i * HOUR);

@@ -239,7 +239,7 @@ async def submit_prompts(
         tokens: Maximum number of tokens that all jobs generate together.
 
     Raises:
-        ServiceError: If a job is rejected, see `Engine.generate`.
+        ServiceError: If a job is rejected (see `Engine.generate`).
     """
     jobs: list[GenerateJob] = []
     with reserve_tokens(request, tokens) as charged:

@@ -43,7 +43,7 @@ NAMES = FieldNames("inputs", "inputs", "", decode="decode", whole="inputs", pref
         200: {
             "model": ScoreReply,
             "description": (
-                "The scores. With `stream`, each line contains the scores of some tokens. The format is NDJSON, or "
+                "The scores. With `stream`, each line contains the scores of several tokens. The format is NDJSON, or "
                 'server-sent events if the Accept header requests them. The last line contains `"done": true` or '
                 '`{"error": …}`.'
             ),
@@ -131,7 +131,7 @@ async def _lines(
 
 
 def _columns(index: int, first: int, scored: ScoredPrompt, job: GenerateJob, rate: float | None) -> dict[str, Any]:
-    """Return the fields of `ScoredTokens` for some tokens of a text."""
+    """Return the fields of `ScoredTokens` for consecutive tokens of a text."""
     vocabulary, scores = scored.vocabulary, scored.scores
     positions = range(len(scored))
 

@@ -73,7 +73,7 @@ class StateExchange:
             Value of `state` in the reply: a state token, or a reference to the session.
 
         Raises:
-            Conflict, NotFound, Overloaded, NotReady: If the session cannot be written, see `StateKeeper.save`. It is
+            Conflict, NotFound, Overloaded, NotReady: If the session cannot be written (see `StateKeeper.save`). It is
                 then unchanged.
         """
         reference = await self._keeper.save(self._scope, payload, step, session=self._session, expected=self._expected)

@@ -1,4 +1,4 @@
-"""Alarm options in requests of /filter and /filter/stream."""
+"""Alarm options in requests to /filter and /filter/stream."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AlarmRequest(Request):
         default=None,
         description=(
             "Lowest and highest ordinary value; null means no limit. Every value outside this range raises an alarm. "
-            "This cannot be combined with `input`."
+            "Cannot be combined with `input`."
         ),
     )
     quiet: int = Field(

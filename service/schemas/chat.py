@@ -103,7 +103,7 @@ class ChatRequest(SamplingFields):
         default=None,
         ge=0,
         le=5,
-        description="Number of alternatives to return for each token. This requires `logprobs`.",
+        description="Number of alternatives to return for each token. Requires `logprobs`.",
     )
     stream: Stream = False
     stream_options: StreamChoices = None

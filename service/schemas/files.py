@@ -16,7 +16,7 @@ class ReadRequest(Request):
     """Options for reading a file. They have the same meaning as the options of `rfa filter`."""
 
     time: CellText | None = Field(
-        default=None, description="Name of the time column; if null, it is found by its name or content."
+        default=None, description="Name of the time column; if null, the column is detected from its name or values."
     )
     columns: list[CellText] = Field(
         default_factory=list,

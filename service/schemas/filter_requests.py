@@ -1,4 +1,4 @@
-"""Requests of /filter."""
+"""Requests to /filter."""
 
 from __future__ import annotations
 
@@ -157,8 +157,8 @@ class FilterRequest(FilterSeries):
         ge=0,
         le=MAX_AHEAD,
         description=(
-            "Number of rows to forecast after the last observation, at the usual time step. This requires `values`, "
-            "and the reply contains the forecasts in `ahead`. If a series is sent in several requests, its intervals "
+            "Number of rows to forecast after the last observation, at the usual time step. Requires `values`. The "
+            "reply contains the forecasts in `ahead`. If a series is sent in several requests, its intervals "
             "are those of a single request only if all requests have the same `ahead`. The default is "
             f"{USUAL_AHEAD} if `values` is a list without `times` and `horizon`, and 0 otherwise."
         ),
@@ -200,7 +200,8 @@ class FilterRequest(FilterSeries):
     @model_validator(mode="wrap")
     @classmethod
     def forgive_rows(cls, document: Any, validate: ModelWrapValidatorHandler[Self]) -> Self:
-        """Validate a request. With `stream`, invalid rows are rejected one by one, see `refused`."""
+        """Validate a request. If `stream` is set, only the invalid rows are rejected, instead of the whole request (see
+        `refused`)."""
         try:
             return validate(document)
         except ValidationError:
@@ -219,7 +220,7 @@ class FilterRequest(FilterSeries):
 
     @property
     def is_forgiving(self) -> bool:
-        """Whether the other rows are filtered if one row is rejected."""
+        """Whether the other rows are filtered if a row is rejected."""
         return self.stream and not self.smooth and self.mode == "recurrent"
 
     @property

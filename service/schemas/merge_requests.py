@@ -1,4 +1,4 @@
-"""Requests of /state/merge."""
+"""Requests to /state/merge."""
 
 from __future__ import annotations
 

@@ -70,20 +70,20 @@ Deadline = Annotated[
 
 
 class StreamOptions(Request):
-    """Options of a streamed reply."""
+    """Options for a streamed reply."""
 
     include_usage: Annotated[bool, NullIs(False)] = Field(
         default=False, description="Whether to send the numbers of tokens in an additional last chunk without choices."
     )
     continuous_usage_stats: Annotated[bool, NullIs(False)] = Field(
         default=False,
-        description="Whether to send the current numbers of tokens in each chunk. This requires `include_usage`.",
+        description="Whether to send the current numbers of tokens in each chunk. Requires `include_usage`.",
     )
     include_obfuscation: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)
 
 
 StreamChoices = Annotated[
-    StreamOptions | None, Field(description="Options of a streamed reply. This requires `stream`.")
+    StreamOptions | None, Field(description="Options for a streamed reply. They are allowed only if `stream` is true.")
 ]
 
 

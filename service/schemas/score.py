@@ -69,7 +69,7 @@ ScoringModel = Annotated[str, says("Name of the model that computed the scores."
 
 @dataclass
 class ScoredTokens(Reply):
-    """Scores of some tokens of a text. All lists have one entry per token."""
+    """Scores of consecutive tokens of a text. All lists have one entry per token."""
 
     index: TextIndex
     first: Annotated[int, says("Position in the text of the first token of the lists, counted from 0.")]

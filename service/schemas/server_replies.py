@@ -108,7 +108,7 @@ class Info(Reply):
     bundle_version: Annotated[
         str, says("Version of the set of served bundles. All processes have the same version, and a reload changes it.")
     ]
-    device: Annotated[str, says("Device for language models; for filters, see `long_series` of each model.")]
+    device: Annotated[str, says("Device for language models. For filters, see `long_series` of each model.")]
     versions: Annotated[dict[str, str], says("Versions of Python and of libraries, by name.")]
     models: Annotated[Many[ModelInfo], says("Models that the server serves.")]
     limits: Annotated[dict[str, int | float], says("Limits on requests, by the names of the settings.")]

@@ -20,7 +20,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 
 
 def refuse_rows(document: Any, kinds: Mapping[str, Any]) -> tuple[Any, dict[int, InvalidInput]]:
-    """Validate the rows of a request one by one. Return the document without invalid rows, and their errors by
+    """Validate each row of a request separately. Return the document without invalid rows, and their errors by
     position.
 
     In the document, an invalid row is replaced by None, and an invalid time by 0. If the request does not have `stream`

@@ -27,7 +27,9 @@ class CalendarRequest(Request):
         ge=1, le=MOST_SLOTS, description="Number of equally spaced nodes in a day, starting at midnight."
     )
     holidays: list[Annotated[str, Field(max_length=10)]] = Field(
-        default=[], max_length=MOST_DATES, description="Dates of holidays such as 2026-12-25, which use the eighth day."
+        default=[],
+        max_length=MOST_DATES,
+        description="Dates of holidays, such as 2026-12-25. On these dates, the eighth day in `pattern` is used.",
     )
     pattern: list[
         Annotated[

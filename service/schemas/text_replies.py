@@ -62,7 +62,7 @@ class PromptToken(Reply):
 
 @dataclass(frozen=True)
 class GenerateTimings(Reply):
-    """Durations of the phases of a request in milliseconds, and the speed."""
+    """Durations of the phases of a request in milliseconds, and the generation speed."""
 
     queue_ms: QueueTime
     prefill_ms: Annotated[float, says("Time to process the prompt in milliseconds.")]

@@ -1,4 +1,4 @@
-"""Requests of /generate."""
+"""Requests to /generate."""
 
 from __future__ import annotations
 
@@ -107,8 +107,7 @@ class GenerateParameters(SamplingFields):
     decoder_input_details: Annotated[bool, NullIs(False)] = Field(
         default=False,
         description=(
-            "Whether to return the tokens of the prompt in `prefill` of the details. This cannot be combined with "
-            "`stream`."
+            "Whether to return the tokens of the prompt in `details.prefill`. Cannot be combined with `stream`."
         ),
     )
     watermark: Annotated[Any, Only(None, False)] = Field(default=None, description=NEUTRAL)

@@ -156,7 +156,7 @@ def _read_password(path: Path | None) -> str | None:
         password = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise ValueError(f"the file {str(path)!r} in sessions_password_file cannot be read: {reason}") from None
+        raise ValueError(f"sessions_password_file: the file {str(path)!r} cannot be read: {reason}") from None
     if not password:
-        raise ValueError(f"the file {str(path)!r} in sessions_password_file contains no password")
+        raise ValueError(f"sessions_password_file: the file {str(path)!r} contains no password")
     return password

@@ -86,7 +86,7 @@ class RedisSessions:
         async with _reporting_outages():
             record = await self._redis.get(self._key(address))
         if record is not None and len(record) > OVERHEAD_BYTES + _STEP.size + max_bytes:
-            logger.error("a session record is rejected, because it is larger than all states of its model")
+            logger.error("rejected a session record that is larger than the largest possible state of its model")
             raise unreadable()
         return self._open(record, address)
 

@@ -76,7 +76,8 @@ def check_weights(weights: Mapping[str, AnyArray], family: FamilyConfig, manifes
     if found != manifest.tensors:
         differing = sorted({spec.name for spec in set(found) ^ set(manifest.tensors)})
         raise BundleError(
-            f"{WEIGHTS_FILE}: the names, dtypes, shapes or order differ from the manifest: {differing[:5]}"
+            f"{WEIGHTS_FILE}: the names, dtypes, shapes or order of the tensors differ from those in the manifest; "
+            f"differing tensors: {differing[:5]}"
         )
     try:
         check_arrays(weights, family.weights(shapes), WEIGHTS_FILE)

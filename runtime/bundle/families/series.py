@@ -73,7 +73,7 @@ class SeriesBundleConfig(FamilyConfig):
         return {}
 
     def golden(self, graphs: Mapping[str, GraphSpec]) -> Mapping[str, GraphSpec]:
-        """Return the interface that processes one stream token by token, and computes some queries after each token.
+        """Return the interface that processes one stream token by token, and computes several queries after each token.
         See `FamilyConfig`."""
         takes = (
             spec("tokens", "length", FEATURES), spec("lags", "length", dtype="int64"),

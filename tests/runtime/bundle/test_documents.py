@@ -167,8 +167,8 @@ GOLDEN: list[tuple[Change, str]] = [
     ),
     (put("cases", 0, "inputs", "means", {"dtype": "float32", "shape": [1, 4, 4, 8, 128], "fill": 0}), "means is"),
     (put("cases", 0, "inputs", "means", {"tensor": "nobody"}), "tensor 'nobody', which is not in the bundle"),
-    (put("cases", 0, "inputs", "means", {"case": 0, "output": "next_means"}), "no earlier output"),
-    (put("cases", 0, "inputs", "means", {"case": 200, "output": "next_means"}), "no earlier output"),
+    (put("cases", 0, "inputs", "means", {"case": 0, "output": "next_means"}), "this case is not earlier"),
+    (put("cases", 0, "inputs", "means", {"case": 200, "output": "next_means"}), "this case is not earlier"),
     (lambda document: document["cases"][0]["inputs"].pop("means"), "case 0: the inputs do not match"),
     (
         lambda document: document.update(cases=[case for case in document["cases"] if case["graph"] != "attention"]),
