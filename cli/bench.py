@@ -268,7 +268,7 @@ def bench_equalities(
     url: Annotated[str, typer.Argument(help="URL of an OpenAI-compatible API, such as http://127.0.0.1:8000/v1.")],
     *,
     replica: Annotated[
-        str | None, typer.Option(help="URL of another server with the same model, whose results are compared too.")
+        str | None, typer.Option(help="URL of another server with the same model. Its results are also compared.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Name of the model in requests. The default is the server's default model.")

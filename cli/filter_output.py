@@ -104,7 +104,7 @@ def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts, promote_options="permissive")
     except pa.ArrowException as error:  # a column is text in one file and numbers in another
         raise ValueError(
-            f"the files cannot be combined into one table ({str(error).splitlines()[0]}); filter them one by one"
+            f"the files cannot be combined into one table ({str(error).splitlines()[0]}); filter each file separately"
         ) from None
 
 

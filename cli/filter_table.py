@@ -45,7 +45,7 @@ def as_table(
             one row per incident.
         has_file: Whether the first column is the name of the file.
         has_forecast: Whether the rows of the forecast are appended. The column `kind` then marks them.
-        digits: Number of digits, see `round_estimates`. None disables rounding.
+        digits: Number of digits (see `round_estimates`). None disables rounding.
     """
     import pyarrow as pa
 

@@ -66,7 +66,7 @@ OptionTable = Mapping[str, tuple[Any, Any, Any]]
 READING: Final[OptionTable] = {
     "time": (
         str | None, None,
-        typer.Option(help="Name of the time column. By default, it is found by its name or content."),
+        typer.Option(help="Name of the time column. By default, it is detected from its name or values."),
     ),
     "column": (
         list[str] | None, None, typer.Option(help=(

@@ -29,7 +29,7 @@ SAMPLED: Final = 10_000
 def check_clock(
     columns: dict[str, Any], clock: str, times: np.ndarray, by: Sequence[str], *, is_dated: bool, first_row: int
 ) -> None:
-    """Check that times that were detected by their content are plausible. Times in a column that the caller named are
+    """Check that times that were detected from their values are plausible. Times in a column that the caller named are
     not checked.
 
     Args:

@@ -209,7 +209,7 @@ def _shift_to_unix(layout: Layout, times: np.ndarray, read: Clock) -> tuple[np.n
 
 
 def _check_times(layout: Layout, by: Sequence[str], times: np.ndarray, groups: int, read: Clock) -> None:
-    """Raise ValueError if the times of a column that was detected by its name or content are implausible."""
+    """Raise ValueError if the times of a column that was detected from its name or values are implausible."""
     clock = layout.clock
     if clock is None:
         return

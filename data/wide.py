@@ -1,4 +1,5 @@
-"""Convert wide tables with one series per row, such as M4's, which have an id followed by one value per column."""
+"""Convert wide tables with one series per row, such as those of the M4 competition. Each row contains an id followed by
+one value per column."""
 
 from __future__ import annotations
 

@@ -60,8 +60,8 @@ def filter(
         data: A pandas or polars frame, an Arrow table or stream, an array `[N]` or `[N, P]`, a structured array, or
             the path of a file. Rows may be in any order, which the result preserves. Directories, patterns such as
             "data/*.csv" and lists of files are also accepted; the result then names the file in the column `file`.
-        time: Name of the time column. For an array, it may be the times themselves, `[N]`. By default the column is
-            found by its name or content. If there is none, the row number is the time.
+        time: Name of the time column. For an array, it may be the times themselves, `[N]`. By default, the column is
+            detected from its name or values. If there is none, the row number is the time.
         columns: Columns to filter. The default is all numeric columns.
         by: Columns that identify the series.
         model: "default" (a mixture of "series" and simple forecasts), "series" (a trained network), "auto" (needs no

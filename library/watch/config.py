@@ -244,7 +244,7 @@ class Query(Section):
         expr: PromQL query.
         type: `gauge`, `counter` or `auto`. A counter is converted to its rate per second. `auto` asks the server for
             the type of a plain metric. If the server does not know it, the type is derived from the name.
-        model: `auto` or `default`, see `rfa.Stream`.
+        model: `auto` or `default` (see `rfa.Stream`).
         alarm: Alarm options, with the names of the fields of `alarm` in `POST /filter`.
         horizon: Horizons of the forecasts to export, such as "1h".
         level: Level of the intervals.

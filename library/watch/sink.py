@@ -26,7 +26,7 @@ class Sink(ABC):
 
     @abstractmethod
     def write(self, one: QueryFilter, scored: Scored) -> None:
-        """Write the outputs of some rows of a query."""
+        """Write the outputs of a batch of rows of a query."""
 
     def flush(self) -> None:
         """Wait until the written outputs would survive a crash of this process, if the sink can determine this."""

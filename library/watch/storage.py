@@ -173,7 +173,7 @@ class RedisStorage:
         rfa:watch:NAME              a hash: `owner` is the process that writes, and `set` names the current lists
         rfa:watch:NAME:states:SET   frames of the states
         rfa:watch:NAME:journal:SET  frames of their journal
-        rfa:watch:NAME:outbox:SINK  a hash of the waiting requests by number, see `RedisRequests`
+        rfa:watch:NAME:outbox:SINK  a hash of the waiting requests by number (see `RedisRequests`)
 
     The process that started last is the owner. Writes of earlier processes fail, so no row is confirmed twice.
 

@@ -3,7 +3,7 @@
 Each step reads new observations, filters them, writes the outputs, and confirms the rows in the store. If the process
 ends after it has written outputs and before it has confirmed their rows, a restart reads the same rows and writes the
 same outputs again. Rows are therefore filtered exactly once, and written at least once. From Kafka to Kafka, outputs
-are written exactly once, see `rfa.library.watch.kafka`.
+are written exactly once (see `rfa.library.watch.kafka`).
 """
 
 from __future__ import annotations
