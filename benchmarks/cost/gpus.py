@@ -29,7 +29,7 @@ class Gpu:
     """Properties of a GPU.
 
     Args:
-        clock: Sustained clock in GHz, see `clock_source`.
+        clock: Sustained clock in GHz (see `clock_source`).
         tensor: FLOP per clock and SM.
         mma_sync: Fraction of it that `mma.sync` (HMMA) reaches.
         fma, alu, mufu, shared_lanes: Threads per clock and SM of each pipe.

@@ -50,7 +50,7 @@ def run_blimp(folder: Path, bundle: Path, most: int) -> dict[str, Any]:
     """
     files = sorted((folder / "data").glob("*.jsonl"))
     if not files:
-        raise FileNotFoundError(f"{folder} has no data/*.jsonl: it is no checkout of BLiMP")
+        raise FileNotFoundError(f"{folder} has no data/*.jsonl: it is not a checkout of BLiMP")
     opened = open_bundle(bundle)
     model = load_on_cpu(opened, "auto", 2, 1)
     paradigms = {}

@@ -1,8 +1,8 @@
 """Anomalies on NAB's series by its public rules: `rfa bench nab --data NAB`.
 
 Every series is posted to `/filter` with `alarm` at each of RATES, quiet for QUIET observations. `score` is at RATE,
-chosen on the earlier 60 % of each series; `best` is at the best rate of the given files. Baselines are no detection and
-NAB's windowed Gaussian. The result of a model other than `auto` is added to the file.
+chosen on the earlier 60 % of each series; `best` is at the best rate of the given files. The baselines are a
+detector without alarms and NAB's windowed Gaussian. The result of a model other than `auto` is added to the file.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from rfa.runtime.filters.auto import NAME
 QUIET = 100
 RATES = (0.001, 0.002, 0.003, 0.005, 0.008, 0.012, 0.02)
 RATE = 0.003
-# Models of every server that are no bundles, and a bundle to serve beside them.
+# Models of every server that are not bundles, and a bundle to serve beside them.
 _SERVERS = {NAME: "linear", "default": "series"}
 # Paths of the file of windows: in a copy beside the data, and in NAB's own repository.
 WINDOW_FILES = ("windows.json", "labels/combined_windows.json")

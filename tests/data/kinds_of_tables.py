@@ -53,7 +53,7 @@ def long() -> Iterator[Kind]:
 
 
 def labels() -> Iterator[Kind]:
-    """Several labels, labels that are numbers, and columns that are no labels."""
+    """Several labels, labels that are numbers, and columns that are not labels."""
     dates = [str(t.date()) for t in DAYS]
     days = list(zip(dates, VALUES, strict=True))
     pairs = list(enumerate((shop, item) for shop in "xy" for item in "pq"))

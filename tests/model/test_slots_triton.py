@@ -27,7 +27,7 @@ from rfa.model.recurrence.triton_token import negative_power
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 # Batch, tokens, heads, slots, complex dims: one token; tokens that no checkpoint interval divides; one slot; slots and
-# dims that are no powers of two. Several heads: the scalar gradient of one head may cancel to a number that eager code
+# dims that are not powers of two. Several heads: the scalar gradient of one head may cancel to a number that eager code
 # meets by luck.
 SHAPES = [(2, 1, 3, 4, 8), (2, 7, 3, 5, 12), (1, 17, 4, 16, 32), (1, 9, 3, 1, 8), (2, 5, 3, 3, 1)]
 NAMES = ["out", "log_norm", "precision", "means", "precisions"]

@@ -41,7 +41,7 @@ def test_pages(emulator: Emulator) -> None:
 @pytest.mark.usefixtures("on_a_gpu")
 @pytest.mark.parametrize("mode", ["attention", "recurrent"])
 def test_streams_together_and_alone(emulator: Emulator, mode: str) -> None:
-    """Each has its bits in any company; and against the eager code one by one, what rounding to 16 bits explains."""
+    """Results of a stream do not depend on the others, and differ from eager results by the rounding to 16 bits."""
     decoder = Decoder(streams.small_model(**streams.SIZE, own_readout=True, output_gate=True), torch.bfloat16)
     run: Any = streams.read if mode == "recurrent" else extended
     with emulated(emulator):

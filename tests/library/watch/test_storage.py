@@ -60,7 +60,7 @@ def test_a_killed_watch_goes_on_from_redis(fake: FakePrometheus, server: RedisPr
     with server.client() as client:
         stored = {key.decode() for key in client.keys("rfa:watch:killed*")}
         contents = b"".join(frame for key in stored if ":states:" in key for frame in client.lrange(key, 0, -1))
-    assert len(stored) == 3 and b"host" not in contents  # what is not used any more is gone, and labels are sealed
+    assert len(stored) == 3 and b"host" not in contents  # unused keys are deleted, and labels are encrypted
 
 
 def test_the_process_that_began_last_writes(fake: FakePrometheus, server: RedisProcess) -> None:

@@ -1,6 +1,6 @@
-"""Steps of attention streams at one batch size: what one by one gives, bit for bit, whatever pads and accompanies them.
+"""Steps of attention streams equal those of single streams, bit for bit, whatever the padding and the other streams.
 
-By the kernels of a GPU, in Triton's interpreter; captured in a graph, on one: test_torch_cuda.py.
+The GPU kernels run in Triton's interpreter. test_torch_cuda.py tests CUDA graphs.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def test_a_step_is_few_launches_and_the_same_whatever_it_is_given() -> None:
         choices = Draws([Choice() for _ in range(count)], draws.calibration)
         with Nodes() as nodes:
             runner.draw(streams.contexts[:count], tokens[:count], noise[:count], choices)
-        # What the tests put into unwritten memory is no launch.
+        # Filling unwritten memory is not a launch of the step.
         seen.append([[name for name in nodes.operators if "fill_" not in name], nodes.launches])
     assert seen[0] == seen[1]
     operators, launches = seen[0]

@@ -21,7 +21,7 @@ from rfa.runtime.text.config import LanguageModelConfig
 
 EPS = float(np.finfo(np.float32).eps)
 TOKENS = 40
-# Widths that are no multiple of a vector, one head and one slot of weight one, and the widths of the shipped model.
+# Widths that are not a multiple of a vector, one head and one slot of weight one, and the widths of the shipped model.
 CONFIGS: list[dict[str, Any]] = [
     {
         "d_model": 24,

@@ -146,7 +146,7 @@ def nightly(days: int, sizes: Array, *, jitter: int = 1) -> tuple[Array, Array, 
 
 
 def test_what_came_on_three_days_is_not_rare_on_the_fourth() -> None:
-    """Two days explain nothing, and a deviation twice as large is still rare."""
+    """Two occurrences are not sufficient, and a deviation that is twice as large is still rare."""
     sizes = np.full(12, 12.0)
     sizes[8], sizes[10] = 30.0, 0.0
     times, deviations, begins = nightly(12, sizes)
