@@ -8,8 +8,8 @@ reads the keys in blocks of BN:
   use a table, E and V of these lags are also read from a table. Afterwards, the exponents of a row are shifted by its
   maximum, which remains fixed. The key of the query's token is among these keys, so no row underflows. If the sum of a
   row exceeds LIMIT, the program processes all keys again with a running maximum.
-* Then it reads the blocks before them, without a mask or a maximum. An anchor (the last key of the block) is between
-  these keys and the queries, so E and V follow from factors of rows and columns, with s = anchor - key and
+* After that, it reads the blocks before them, without a mask or a maximum. An anchor (the last key of the block) is
+  between these keys and the queries, so E and V follow from factors of rows and columns, with s = anchor - key and
   u = query - anchor, without cancellation and for any mu >= 0:
 
       E = E(u) E(s)     V = [sigma2 phi(u) + gamma2] + E(u)² [sigma2 phi(s) + eta2 E(s)²]

@@ -56,7 +56,7 @@ def listen(holder: socket.socket) -> None:
     Raises:
         OSError: If the port is already in use.
     """
-    # Accepted connections inherit this option. Then they do not prevent the next server from binding the port while
+    # Accepted connections inherit this option, so they do not prevent the next server from binding the port while
     # they are in TIME_WAIT.
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.listen(BACKLOG)
