@@ -94,7 +94,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     """Compile before the workers collect the tests, because each would wait for the compiler."""
     if session.config.getoption("numprocesses", None):
         command = [sys.executable, "-m", "tests.ahead"]
-        COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT))
+        COMPILED_AHEAD.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL))
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
