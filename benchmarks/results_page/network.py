@@ -37,10 +37,10 @@ def over_naive(document: Document, name: str, tasks: Sequence[str] | None = None
     with all of them.
     """
     found = [ratios(document, task, name) for task in (document["tasks"] if tasks is None else tasks)]
-    known = [one for one in found if one is not None]
-    if not known or len(known) < len(found):
+    present = [one for one in found if one is not None]
+    if not present or len(present) < len(found):
         return None
-    mase, wql = (math.exp(sum(math.log(one[k]) for one in known) / len(known)) for k in (0, 1))
+    mase, wql = (math.exp(sum(math.log(one[k]) for one in present) / len(present)) for k in (0, 1))
     return mase, wql
 
 

@@ -21,5 +21,5 @@ def requirements(project: dict, extras: list[str]) -> list[str]:
 
 if __name__ == "__main__":
     declared = tomllib.loads((Path(__file__).resolve().parents[2] / "pyproject.toml").read_text())["project"]
-    wanted = [extra for extra in sys.argv[1].split(",") if extra]
-    sys.stdout.write("\n".join(requirements(declared, wanted)) + "\n")
+    extras = [extra for extra in sys.argv[1].split(",") if extra]
+    sys.stdout.write("\n".join(requirements(declared, extras)) + "\n")

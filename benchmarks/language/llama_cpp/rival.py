@@ -75,10 +75,10 @@ def write_model(shape: Shape, kind: str, path: Path) -> int:
     writer.add_rope_dimension_count(shape.width // shape.heads)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model("none")
-    wanted, parameters = gguf.GGMLQuantizationType[kind], 0
+    kind_of_matrices, parameters = gguf.GGMLQuantizationType[kind], 0
     for name, array in weights(shape):
         parameters += array.size
-        used = wanted if array.ndim > 1 else gguf.GGMLQuantizationType.F32
+        used = kind_of_matrices if array.ndim > 1 else gguf.GGMLQuantizationType.F32
         writer.add_tensor(name, gguf.quants.quantize(array, used), raw_dtype=used)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

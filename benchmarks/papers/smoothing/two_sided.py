@@ -86,10 +86,10 @@ def smoother_weights(
             row[i] = precisions[i] / precision if precision > 0 else 0.0
         return rows, before
 
-    past, known = half(np.arange(length), mu, prior)
+    past, behind = half(np.arange(length), mu, prior)
     future, ahead = half(np.arange(length)[::-1], -mu, 0.0)
-    total = known + ahead + precisions
-    weights = known[:, None] * past + ahead[:, None] * future + np.diag(precisions)
+    total = behind + ahead + precisions
+    weights = behind[:, None] * past + ahead[:, None] * future + np.diag(precisions)
     return weights / total[:, None], total
 
 

@@ -88,7 +88,7 @@ def test_counters_become_rates_and_resets_are_no_jumps(fake: FakePrometheus, kin
 
 
 @pytest.mark.parametrize(
-    ("metric", "known", "is_counter"),
+    ("metric", "kind", "is_counter"),
     [
         ("jobs_total", "counter", True),
         ("jobs", "counter", True),
@@ -100,10 +100,10 @@ def test_counters_become_rates_and_resets_are_no_jumps(fake: FakePrometheus, kin
     ],
 )
 def test_the_type_is_that_of_the_server_or_of_the_name(
-    fake: FakePrometheus, metric: str, known: str | None, is_counter: bool
+    fake: FakePrometheus, metric: str, kind: str | None, is_counter: bool
 ) -> None:
     fake.hosts = {metric: ["a"]}
-    fake.types = {} if known is None else {metric: known}
+    fake.types = {} if kind is None else {metric: kind}
     running = Running(config_for(fake.url, query=f'name = "q"\nexpr = "{metric}"'))
     assert running.watch.filters["q"].is_counter == is_counter
 
