@@ -315,7 +315,7 @@ def parse_range(low: float | None, high: float | None) -> tuple[float, float]:
 
 
 def parse_alarm(rate: str | None, tz: str, rules: str | None, option: str = "--alarm", **options: Any) -> Alarm:
-    """Return the rule for alarms that the options of a command describe.
+    """Return the `Alarm` that the command-line options describe.
 
     Args:
         rate: Fraction of the rows such as "0.001", or a number per unit of time such as "1/day". None disables alarms.

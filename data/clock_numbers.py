@@ -160,7 +160,7 @@ def _long_compact(numbers: np.ndarray) -> str | None:
 
 
 def is_hour_name(name: str) -> bool:
-    """Return whether a column is called hour."""
+    """Return whether the name of a column means hour (see `HOUR_WORDS`)."""
     return name.strip().lower() in HOUR_WORDS
 
 

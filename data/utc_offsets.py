@@ -45,8 +45,8 @@ class UtcOffsets:
 
     @classmethod
     def of_rows(cls, times: np.ndarray, seconds: np.ndarray) -> UtcOffsets:
-        """Return the offsets of rows `[N]` in order of time. Each offset applies until it changes. The result is UTC if
-        the offsets never change, or change too often."""
+        """Return the offsets of rows `[N]` in chronological order. Each offset applies until it changes. The result is
+        UTC if the offsets never change, or change too often."""
         first = np.flatnonzero(np.diff(seconds, prepend=np.nan))
         if not 1 < len(first) <= MOST_CHANGES:
             return UTC

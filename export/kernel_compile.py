@@ -54,7 +54,7 @@ def parse_architectures(text: str) -> tuple[int, ...]:
     names = [part.strip() for part in text.split(",")]
     if not ARCHITECTURES.keys() >= set(names) or len(set(names)) != len(names):
         raise ValueError(
-            f"--gpu must be a comma-separated list of different architectures among {', '.join(ARCHITECTURES)}, for "
+            f"--gpu must be a comma-separated list of distinct architectures from {', '.join(ARCHITECTURES)}, for "
             f"example sm_80,sm_90; got {text!r}"
         )
     return tuple(sorted(ARCHITECTURES[name] for name in names))

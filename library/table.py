@@ -209,7 +209,7 @@ def filter_table(
 
     Args:
         table: A pyarrow table or record batch, or an object with `__arrow_c_stream__`, such as a pandas or polars
-            frame. Rows may be in any order, which the result preserves. Each series is filtered in order of time.
+            frame. Rows may be in any order, which the result preserves. Each series is filtered in chronological order.
         key: Columns that identify the series.
         time: Time column. Numbers are used unchanged, and dates are converted to seconds since 1970.
         values: Columns to filter. The default is all other numeric columns.

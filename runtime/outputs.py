@@ -107,7 +107,7 @@ class WeightedStep(FilterStep):
 
 @dataclass
 class LateStep(WeightedStep):
-    """The step of a late row, computed as if all rows had been processed in the order of time."""
+    """The step of a late row, computed as if all rows had been processed in chronological order."""
 
     late: bool
     recomputed: int

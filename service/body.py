@@ -226,7 +226,7 @@ def _too_large(largest: int) -> PayloadTooLarge:
 
 
 def require_json(content_type: str | None) -> None:
-    """Check that the content type of a body is `application/json`, encoded in UTF-8.
+    """Check that the content type of a body is `application/json`, and that its charset, if any, is UTF-8.
 
     Raises:
         UnsupportedMediaType: If the content type is missing or different.

@@ -97,7 +97,7 @@ class ServerSettings(SettingsGroup):
 class LimitSettings(SettingsGroup):
     """Limits on requests, connections, memory and clients. They apply to each process."""
 
-    max_running: Positive = Field(default=64, description="Maximum number of requests that are being processed.")
+    max_running: Positive = Field(default=64, description="Maximum number of requests that are processed concurrently.")
     max_waiting: NonNegative = Field(
         default=256, description="Maximum number of requests in the queue. Others are rejected with status 429."
     )
@@ -172,11 +172,11 @@ class LimitSettings(SettingsGroup):
     )
     max_reply_numbers: Thousands = Field(
         default=2_000_000,
-        description="Maximum number of numbers in a reply, or for each series in a reply to several series.",
+        description="Maximum number of numeric values in a reply, or for each series in a reply to several series.",
     )
     max_series: Positive = Field(default=10_000, description="Maximum number of series in a request.")
     max_series_numbers: Thousands = Field(
-        default=50_000_000, description="Maximum number of numbers in a reply to several series."
+        default=50_000_000, description="Maximum number of numeric values in a reply to several series."
     )
     quota_streams: Positive = Field(
         default_factory=lambda given: max(1, given["max_streams"] * 3 // 4),
@@ -305,7 +305,7 @@ class ModelSettings(SettingsGroup):
     )
     processes: Threads = Field(
         default_factory=lambda given: 1 if _is_gpu(given.get("device")) else available_cores(),
-        description="Number of server processes. The default is one per core, or one with a GPU.",
+        description="Number of server processes. The default is one per core on a CPU, or a single process on a GPU.",
     )
     workers: Threads = Field(default=1, description="Number of threads that run models in each process.")
     series_threads: Threads = Field(

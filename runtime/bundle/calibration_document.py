@@ -216,7 +216,7 @@ class TokenTails(Strict):
     def _fits(self) -> Self:
         _check_lengths(self, "surprise", "share")
         if not ascending(self.surprise, is_strict=True) or not ascending(self.share[::-1], is_strict=True):
-            raise ValueError("surprise must be in ascending order, and share in descending order")
+            raise ValueError("surprise must be strictly increasing, and share strictly decreasing")
         return self
 
 

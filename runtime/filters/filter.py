@@ -281,7 +281,7 @@ class FilterRuntime(FilterStates):
         """Check that the number of horizons is allowed.
 
         Raises:
-            InvalidInput: If there are more horizons than an observation may have (code `too_large`).
+            InvalidInput: If there are more horizons than allowed per observation (code `too_large`).
         """
 
     def check_input(self, alarm: Alarm, state: FilterState | None, *, is_given: bool) -> None:

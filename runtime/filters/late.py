@@ -1,7 +1,7 @@
 """Exact processing of late rows, with a window of recent rows and snapshots of the stream.
 
 For a late row, the last state before it is restored, and the rows since then are filtered again. Afterwards, the
-results equal those of the stream in the order of time, bit for bit. Rows with equal times stay in the order of arrival.
+results are those of the rows in chronological order, bit for bit. Rows with equal times keep their order of arrival.
 
 A packed window contains its version, followed by the compressed first state (see `FilterStates.pack`) and rows (JSON).
 """

@@ -194,7 +194,7 @@ def _mix_experts(numbers, lead, weights, half_widths, forecasts):
     """Mix the experts' forecasts, and write the median and the mean of the mixture after them.
 
     Args:
-        half_widths: Half-widths of the network's intervals, `[2 levels]`.
+        half_widths: Half-widths of the network's intervals, `[2 * levels]`.
 
     Returns:
         The median, and the ratios of the widths of the mixture's and the network's distributions below and above it.

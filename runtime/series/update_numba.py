@@ -211,7 +211,7 @@ def repeat_column(numbers, rows, row, out, inverse_dof, a):
 
 @inline_jit
 def write_half_widths(forecast, half_widths):
-    """Write the half-widths of the calibrated intervals of quantiles, `[2 levels]`. Those below the median come
+    """Write the half-widths of the calibrated intervals of quantiles, `[2 * levels]`. Those below the median come
     first."""
     middle, last, levels = forecast[MEDIAN], len(SCORES) - 1, len(ENDS)
     least = _least_deviation(middle)

@@ -49,7 +49,7 @@ def read_keys(listed: str | None, file: Path | None) -> tuple[bytes, ...]:
     """
     if listed is not None and file is not None:
         raise ValueError(
-            "state keys: set either state_keys or state_keys_file, not both, because only one key can be the first"
+            "state keys: set either state_keys or state_keys_file, not both, because the first key encrypts new states"
         )
     if file is not None:
         lines = file.read_bytes().decode("utf-8", "replace").splitlines()

@@ -160,7 +160,7 @@ class Calibration:
         Levels beyond the last calibrated one are extrapolated from two adapted levels, and widened for heavier tails.
 
         Returns:
-            The columns of `at_horizons` `[2 levels]` (first the lower one for each level, then the upper ones), and
+            The columns of `at_horizons` `[2 * levels]` (first the lower one for each level, then the upper ones), and
             their weights `[horizon, 2 levels]`.
         """
         tables, target = self.at_horizons(horizon), self.forecast(levels, horizon)

@@ -46,7 +46,7 @@ class OutputSpec(NamedTuple):
         horizon: Horizons, `[H]`.
         multipliers: Multipliers of the forecasts' intervals at the calibrated levels, `[H, calibrated]`.
         horizon_index: Calibrated horizon nearest to each horizon, `[H]`. It is not used if horizons are in steps.
-        columns, weights: Intervals of the levels as weighted sums of two calibrated ones, `[2 levels]` and
+        columns, weights: Intervals of the levels as weighted sums of two calibrated ones, `[2 * levels]` and
             `[H, 2 levels]`.
         squares: Squares of the normal quantiles at the levels, `[levels]`.
         scale: Ratios of the calibrated standard deviations of the forecasts and those of the model, `[H]`.

@@ -203,7 +203,8 @@ class OriginPolicy:
 
 
 class OriginGuard(Middleware):
-    """Middleware that rejects requests by an `OriginPolicy`, and adds CORS headers for allowed origins."""
+    """Middleware that rejects requests that an `OriginPolicy` does not allow, and adds CORS headers for allowed
+    origins."""
 
     def __init__(self, app: ASGIApp, policy: OriginPolicy) -> None:
         super().__init__(app)

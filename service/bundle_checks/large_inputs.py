@@ -52,7 +52,7 @@ def check_large_inputs(bundle: Bundle, sessions: Mapping[str, Any]) -> None:
         try:
             run_golden(loose, batched, bundle.weights())
         except GoldenMismatch as error:
-            raise BundleError(f"golden.json, with cases repeated in a batch: {error}") from None
+            raise BundleError(f"golden.json: a case failed when it was repeated in a batch: {error}") from None
     for name, graph in bundle.manifest.graphs.items():
         _run_longest(graph, sessions[name], LONGEST[bundle.kind])
 

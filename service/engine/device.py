@@ -34,7 +34,8 @@ def language_loader(settings: Settings) -> LoadLanguage:
     bundle.
 
     Raises:
-        ConfigurationError: If the device is missing, or the settings of the device and the runtime contradict.
+        ConfigurationError: If the device is missing, or the settings of the device and the runtime contradict
+            each other.
     """
     streams = settings.limits.max_running * MAX_SAMPLES
     if not settings.models.is_on_gpu:

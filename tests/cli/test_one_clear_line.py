@@ -153,7 +153,7 @@ def test_without_torch(text: Path) -> None:
         (
             "language",
             "sm_9a",
-            "--gpu must be a comma-separated list of different architectures among sm_80, sm_86, sm_89, sm_90",
+            "--gpu must be a comma-separated list of distinct architectures from sm_80, sm_86, sm_89, sm_90",
         ),
         ("linear", "sm_80", "--gpu supports only language models"),
     ],

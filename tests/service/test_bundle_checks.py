@@ -100,8 +100,8 @@ MISBEHAVIOUR = {
     "leaving": r"exited with code 7",
 }
 GRAPHS = {
-    "wrong, rows see each other": r"golden\.json, with cases repeated in a batch: case \d, step\.\w+ differs",
-    "memory, outer products of the batch": r"golden\.json, with cases repeated in a batch: step failed to run",
+    "wrong, rows see each other": r"a case failed when it was repeated in a batch: case \d, step\.\w+ differs",
+    "memory, outer products of the batch": r"a case failed when it was repeated in a batch: step failed to run",
     "memory, stretched constant": r"step\.onnx: ONNX Runtime cannot load the graph|golden\.json: step failed to run",
     "endless, a Scan over millions": r"the check did not finish within 5 s|exceeded its limit of processor time",
 }

@@ -125,7 +125,7 @@ class PromptLimits:
     Attributes:
         prompt_tokens: Maximum number of tokens in a prompt.
         attention_tokens: Maximum number of tokens in a prompt and its continuation in attention mode.
-        reply_numbers: Maximum number of numbers in a reply.
+        reply_numbers: Maximum number of numeric values in a reply.
     """
 
     prompt_tokens: int
