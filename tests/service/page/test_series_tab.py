@@ -82,7 +82,8 @@ def test_a_file_is_filtered_as_the_server_filters_it(browser: Any, server: Live,
     assert f"{sum(reply['columns']['alarm']):.0f} alarm" in outputs
     assert ahead == body["ahead"] == len(reply["ahead"]["t"])
     shares = [reply["ahead"][f"weight.{name}.load"] for name in EXPERTS]
-    assert widths == pytest.approx([share[row] for row in (0, -1) for share in shares])
+    # The browser writes numbers of a style with six significant digits.
+    assert widths == pytest.approx([share[row] for row in (0, -1) for share in shares], rel=5e-6)
     rarest = int(np.nanargmax(np.array(reply["columns"]["anomaly"], float)))
     assert rarest == SPIKE
     assert f"{values[SPIKE]:.4g}" in rows[0]
@@ -149,15 +150,11 @@ def test_series_of_one_file_are_reported_apart_and_chosen(browser: Any, server: 
         f"2026-01-{day:02d},{who},{day * scale}" for who, scale in (("hall", 1), ("attic", 2)) for day in range(1, 20)
     ]
     with visit(browser, server.url) as page:
-        page.seen.expected.append("422")
         filtered(page)
         page.set_input_files(
             "#series-file",
             {"name": "two.csv", "mimeType": "", "buffer": ("time,who,load\n" + "\n".join(lines)).encode()},
         )
-        page.locator("#series-error", has_text="'who'").wait_for()
-        assert page.text_content("#series-told") == "The chart below shows the previous result."
-        page.fill("#series-by", "who")  # which is in sight now
         page.locator("#series-told", has_text="19 rows of load").wait_for()
         with page.expect_request("**/filter") as asked:
             page.select_option("#series-name", "attic")
