@@ -225,7 +225,7 @@ def assert_passes_match_reference(tokens, means, precisions, parameters, inner, 
         pairs = zip(NAMES, (*found[0], *found[1:]), (*exact[0], *exact[1:]), strict=True)
         return {name: relative_error(x, expected) for name, x, expected in pairs}
 
-    fused = errors(slot_scan(*single, **rule._asdict(), impl="triton"))
+    fused = errors(slot_scan(*single, inner=inner, innovation=innovation, impl="triton"))
     assert_within_rounding(fused, lambda: errors(slot_scan_reference(*single, rule)), torch.float32)
 
 
