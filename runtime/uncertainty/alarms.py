@@ -19,7 +19,7 @@ Rule = Literal["value", "stretch", "standstill", "gap"]
 # Names of the rules by the codes in rules.py. The last one, "range", means a value beyond the limits.
 RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
 # Share of the rate of each rule.
-SHARES: Final[dict[Rule, float]] = {"value": 0.65, "stretch": 0.15, "standstill": 0.1, "gap": 0.1}
+SHARES: Final[dict[Rule, float]] = {"value": 0.7, "stretch": 0.2, "standstill": 0.05, "gap": 0.05}
 # A month is a twelfth of a year.
 SECONDS: Final = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016,
@@ -58,7 +58,7 @@ class AlarmRule(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     quiet: int = 0
-    shares: tuple[float, float, float, float] = (0.65, 0.15, 0.1, 0.1)
+    shares: tuple[float, float, float, float] = (0.7, 0.2, 0.05, 0.05)
 
 
 class Alarm(NamedTuple):

@@ -34,7 +34,7 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     z, share = learn(streams.baseline[stream], root, size, learns, tail_model, work.baseline)
     score = min(size_of_one(z), learned_tail.LARGEST_SCORE)
     tail = streams.tail[stream]
-    is_early, threshold = tail[learned_tail.SEEN] < learned_tail.FIRST, np.float64(tail[learned_tail.THRESHOLD])
+    is_early, threshold = not learned_tail.has_begun(tail), np.float64(tail[learned_tail.THRESHOLD])
     count = learned_tail.COLUMNS if is_early or score > threshold else learned_tail.GRID
     for k in range(count):
         work.tail[k] = tail[k]  # in float64 from here on

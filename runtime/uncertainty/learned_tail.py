@@ -20,8 +20,9 @@ which is a Pólya tree (Lavine 1992) around S. With v = -log2 S(e) and its integ
 
     p = BODY q_1 ⋯ q_j q_{j+1}^(v - j)
 
-A stream stores u, the grid and the tree, which are a hundred numbers. Its first FIRST scores are stored in place of the
-grid. The first u is computed from them, in units of the noise that has been learned by then.
+A stream stores u, the grid and the tree, which are a hundred numbers. Its first FIRST scores, or fewer if the caller
+begins the tail earlier, are stored in place of the grid. The first u is their 1 - BODY quantile, in units of the noise
+that has been learned by then.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -36,14 +37,16 @@ from rfa.runtime.compiling import inline_jit
 FIELD = "tail.learned"
 BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
-# The first threshold is the `ABOVE`-th largest of the first `FIRST` scores.
-FIRST, ABOVE = 80, 9
+# Largest number of scores before the first threshold.
+FIRST = 80
 # Smallest threshold in standard deviations of the filter. A smaller score is not an excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
 SCALES = np.geomspace(0.004, 4.0, 12)
-# Prior mean and standard deviation of the shape.
+# Prior mean and standard deviation of the shape and of the logarithm of the scale. The normal distribution has a scale
+# of 0.3, most streams one from 0.1 to 1, and streams with rare bursts one up to 4.
 SHAPE_MEAN, SHAPE_SPREAD = 0.05, 0.35
+SCALE_MEAN, SCALE_SPREAD = np.log(0.3), 1.0
 MEMORY = 1000.0
 WIDE_SHARE, WIDE = 0.002, 3.0
 HALVES = 16
@@ -56,7 +59,10 @@ SEEN, THRESHOLD, QUIET, HELD, GRID = 0, 1, 2, 3, 4
 TREE = GRID + len(SHAPES) * len(SCALES)
 COLUMNS = TREE + HALVES + 1
 _SHAPES, _SCALES = len(SHAPES), len(SCALES)
-_PRIOR = -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2)
+_PRIOR = np.add.outer(
+    -((SHAPES - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2),
+    -((np.log(SCALES) - SCALE_MEAN) ** 2) / (2 * SCALE_SPREAD**2),
+)
 
 
 @inline_jit
@@ -65,13 +71,13 @@ def _survival(excess, learns, learned):
     largest = -np.inf
     for i in range(_SHAPES):
         for j in range(_SCALES):
-            largest = max(largest, _PRIOR[i] + learned[GRID + i * _SCALES + j])
+            largest = max(largest, _PRIOR[i, j] + learned[GRID + i * _SCALES + j])
     wide = max(WIDE_SHARE * np.exp(-excess / WIDE) / WIDE, LEAST)
     total, beyond = 0.0, 0.0
     for i in range(_SHAPES):
         for j in range(_SCALES):
             cell = GRID + i * _SCALES + j
-            weight = np.exp(_PRIOR[i] + learned[cell] - largest)
+            weight = np.exp(_PRIOR[i, j] + learned[cell] - largest)
             total += weight
             base, density = 1 + SHAPES[i] * excess / SCALES[j], wide
             if base > 0:  # otherwise, the excess is beyond the end of the tail
@@ -104,9 +110,16 @@ def _count(survival, learned):
 
 
 @inline_jit
-def _begin(noise, learned):
-    """Compute the first threshold from the first scores, and clear the grid that contained them."""
-    for _ in range(ABOVE):
+def has_begun(learned):
+    """Return whether there is a threshold."""
+    return learned[THRESHOLD] > 0
+
+
+@inline_jit
+def begin_tail(noise, learned):
+    """Compute the first threshold from the stored scores, and clear the grid that contained them. The fraction BODY of
+    the scores is above it."""
+    for _ in range(int(min(BODY * learned[SEEN], FIRST)) + 1):
         largest = 0
         for k in range(1, FIRST):
             if learned[GRID + k] > learned[GRID + largest]:
@@ -130,13 +143,13 @@ def learn_tail_probability(score, noise, learns, learned):
     Returns:
         p. It is 1 for scores up to u, and before there is a u.
     """
-    if learned[SEEN] < FIRST:
+    if not has_begun(learned):
         if learns:
-            # The number is at most FIRST, but it may be negative, because states may come from arbitrary bytes.
-            learned[GRID + max(int(learned[SEEN]), 0)] = score * noise
+            # The number may be negative or too large, because states may come from arbitrary bytes.
+            learned[GRID + min(max(int(learned[SEEN]), 0), FIRST - 1)] = score * noise
             learned[SEEN] += 1
-            if learned[SEEN] == FIRST:
-                _begin(noise, learned)
+            if learned[SEEN] >= FIRST:
+                begin_tail(noise, learned)
         return 1.0
     threshold, p = learned[THRESHOLD], 1.0
     if score > threshold:

@@ -33,7 +33,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.uncertainty import learned_tail
-from rfa.runtime.uncertainty.learned_tail import learn_tail_probability
+from rfa.runtime.uncertainty.learned_tail import begin_tail, has_begun, learn_tail_probability
 
 # Rows of the means F and S. F covers a spike, an hour and half a day of five-minute rows; S covers some days.
 FAST, SLOW = np.array([1.0, 4.0, 16.0]), np.array([24.0, 96.0, 384.0])
@@ -68,6 +68,9 @@ FAR_FROM_MEAN, LARGEST_ERROR = 10.0, 8.0
 # Fraction of changes in the rarer direction below which a column becomes a counter, and above which it is not a
 # counter.
 COUNTER, NO_COUNTER = 0.05, 0.2
+# Number of stretches after which the tail begins if they cover at least this number of days, so that there are peaks of
+# all times of the week. Otherwise, it begins after learned_tail.FIRST stretches.
+FEWEST_STRETCHES, FEWEST_DAYS = 24.0, 7.0
 # Factor by which a tail is extrapolated beyond all peaks, and factor by which another alarm in the same stretch must be
 # rarer.
 FARTHEST, NEWS = 40.0, 10.0
@@ -241,10 +244,10 @@ def is_usual(numbers, cells, value, change, time, deviation, step):
 
 
 @inline_jit
-def _peak_tail(numbers, tail, score):
+def _peak_tail(numbers, tail, score, covers_week):
     """Return the tail probability of a score, given the other scores of its stretch."""
     length, threshold = max(numbers[MEAN_LENGTH], SHORTEST), tail[learned_tail.THRESHOLD]
-    is_begun, p = tail[learned_tail.SEEN] >= learned_tail.FIRST, 1.0
+    is_begun, p = has_begun(tail), 1.0
     if is_begun and score > numbers[PEAK]:
         p = learn_tail_probability(score, 1.0, False, tail) / length
         p = max(p, 1 / (FARTHEST * max(numbers[SCORED], 1.0)))
@@ -254,6 +257,8 @@ def _peak_tail(numbers, tail, score):
     numbers[LENGTH] += 1
     if numbers[LENGTH] >= SHORTEST and not (is_begun and score > threshold):
         learn_tail_probability(numbers[PEAK], 1.0, True, tail)
+        if covers_week and tail[learned_tail.SEEN] >= FEWEST_STRETCHES and not has_begun(tail):
+            begin_tail(1.0, tail)
         numbers[STRETCHES] += 1
         numbers[MEAN_LENGTH] += (numbers[LENGTH] - numbers[MEAN_LENGTH]) / min(numbers[STRETCHES], MEMORY)
         numbers[LENGTH] = numbers[PEAK] = numbers[RAISED] = 0.0
@@ -378,7 +383,7 @@ def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, 
     if not is_following:
         score = _largest_score(numbers, r, FAR * scale, scale, innovation)
         if numbers[SCORED] > FIRST_ROWS and (days >= 1 or not is_timed):
-            p = _peak_tail(numbers, tail, score)
+            p = _peak_tail(numbers, tail, score, is_timed and time - numbers[BEGAN] >= FEWEST_DAYS * DAY)
     _learn_profile(numbers, cells, r, error, scale, rows_of_day, place)
     return p
 
@@ -387,7 +392,7 @@ def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, 
 def least_stretch_tail(numbers, tail):
     """Return the smallest tail probability that this rule can assign to a row, or infinity if there is not yet enough
     data to fit the tail."""
-    if tail[learned_tail.SEEN] < learned_tail.FIRST:
+    if not has_begun(tail):
         return np.inf
     return 1 / (FARTHEST * max(numbers[SCORED], 1.0))
 

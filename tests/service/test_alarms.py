@@ -67,7 +67,7 @@ async def test_alarms_are_as_rare_as_was_asked_for_and_counted(series: list[Any]
             # The rule of the value has the shares of rules that cannot raise an alarm yet.
             share = 1.0 if raised_by["rule"] == "value" else SHARES[raised_by["rule"]]
             assert raised_by["probability"] <= RATE * share
-        assert step["alarm"] is not False or 1 - step["anomaly"] > 0.65 * RATE
+        assert step["alarm"] is not False or 1 - step["anomaly"] > SHARES["value"] * RATE
     assert sum(one["alarms"] for one in found["incidents"]) == outputs["raised"] and not found["omitted_incidents"]
     assert set(SPIKES) & {one["index"] for one in found["incidents"]}
     assert {step["alarm"] for step in plain["steps"]} == {None} and plain["calibration"]["alarms"] is None

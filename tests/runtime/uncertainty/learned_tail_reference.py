@@ -16,6 +16,8 @@ from rfa.runtime.uncertainty.learned_tail import (
     LONGEST,
     MEMORY,
     PACE,
+    SCALE_MEAN,
+    SCALE_SPREAD,
     SCALES,
     SHAPE_MEAN,
     SHAPE_SPREAD,
@@ -34,7 +36,9 @@ class RareTail:
     """What a stream has shown of its scores."""
 
     def __init__(self) -> None:
-        self.prior = np.repeat(-((SHAPES[:, None] - SHAPE_MEAN) ** 2) / (2 * SHAPE_SPREAD**2), len(SCALES), axis=1)
+        of_shape = ((SHAPES[:, None] - SHAPE_MEAN) / SHAPE_SPREAD) ** 2
+        of_scale = ((np.log(SCALES) - SCALE_MEAN) / SCALE_SPREAD) ** 2
+        self.prior = -(of_shape + of_scale) / 2
         self.evidence = self.prior.copy()
         self.counts = np.zeros(HALVES + 1)
         self.threshold, self.seen = 0.0, 0.0
@@ -42,21 +46,29 @@ class RareTail:
 
     def probability(self, score: float) -> float | None:
         """p, or None at or below u and as long as there is no u."""
-        if len(self.first) < FIRST or score <= self.threshold:
+        if not self.has_begun or score <= self.threshold:
             return None
         place = -np.log2(self._survival(self._excess(score)))
         level = min(int(place), HALVES - 1)
         halves = (TREE_PRIOR / 2 + self.counts[1:]) / (TREE_PRIOR + self.counts[:-1])
         return float(BODY * np.prod(halves[:level]) * halves[level] ** (place - level))
 
+    @property
+    def has_begun(self) -> bool:
+        return self.threshold > 0
+
+    def begin(self, noise: float = 1.0) -> None:
+        """Set u so that a tenth of the first scores are larger."""
+        above = int(BODY * len(self.first))
+        self.threshold = max(float(np.sort(self.first)[-1 - above]) / noise, LEAST_THRESHOLD)
+        self.seen = len(self.first)
+
     def learn(self, score: float, noise: float = 1.0) -> None:
         """Take a score in, which is in units of the noise."""
-        if len(self.first) < FIRST:
+        if not self.has_begun:
             self.first.append(score * noise)
             if len(self.first) == FIRST:
-                # Eight of eighty lie above.
-                self.threshold = max(float(np.sort(self.first)[-9]) / noise, LEAST_THRESHOLD)
-                self.seen = FIRST
+                self.begin(noise)
             return
         is_above = score > self.threshold
         if is_above:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from rfa.runtime.uncertainty import stretch
-from rfa.runtime.uncertainty.learned_tail import FIRST
 from rfa.runtime.uncertainty.lengths import BINS, FARTHEST
 from rfa.runtime.uncertainty.recurrence import (
     BY_CHANCE,
@@ -149,7 +148,7 @@ class Lengths:
         """Tail probability of a length, which is then counted."""
         count = len(self.lengths)
         if length > self.longest:
-            p = max(self.longest / length, 1 / FARTHEST) / (count + 1)
+            p = max((self.longest / length) ** 2, 1 / FARTHEST) / (count + 1)
         else:
             p = (1 + sum(self.counts[self._bin(length) :])) / (count + 1)
         self.lengths.append(length)
@@ -171,9 +170,9 @@ class Peaks:
         self.lengths, self.tail = list[int](), RareTail()
         self.peak, self.length = 0.0, 0
 
-    def probability(self, score: float, scored: int) -> float:
+    def probability(self, score: float, scored: int, covers_week: bool) -> float:
         mean = max(float(np.mean(self.lengths)) if self.lengths else 0.0, stretch.SHORTEST)
-        is_begun, p = len(self.tail.first) == FIRST, 1.0
+        is_begun, p = self.tail.has_begun, 1.0
         if is_begun and score > self.peak:
             tail = self.tail.probability(score)
             p = max(
@@ -182,6 +181,8 @@ class Peaks:
         self.peak, self.length = max(self.peak, score), self.length + 1
         if self.length >= stretch.SHORTEST and not (is_begun and score > self.tail.threshold):
             self.tail.learn(self.peak)
+            if covers_week and len(self.tail.first) >= stretch.FEWEST_STRETCHES and not self.tail.has_begun:
+                self.tail.begin()
             self.tail.keep()
             self.lengths.append(self.length)
             self.peak, self.length = 0.0, 0
@@ -230,7 +231,8 @@ class Stretch:
         if not follows:
             score = self._score(r, scale, abs(innovation) / scale)
             if self.scored > stretch.FIRST_ROWS and days >= 1:
-                p = self.peaks.probability(score, self.scored)
+                covers_week = time - self.begin >= stretch.FEWEST_DAYS * 86_400
+                p = self.peaks.probability(score, self.scored, covers_week)
         self._learn(r, error, scale, weekend, k, hour, days)
         return p
 

@@ -9,8 +9,8 @@ import pytest
 
 from rfa.runtime.filters.auto import AutoRuntime
 from rfa.runtime.uncertainty import rules
-from rfa.runtime.uncertainty.alarms import Alarm, alarm
-from rfa.runtime.uncertainty.lengths import COUNT
+from rfa.runtime.uncertainty.alarms import Alarm, Rule, alarm
+from rfa.runtime.uncertainty.lengths import COUNT, FARTHEST
 from rfa.runtime.uncertainty.mute import Mute
 from rfa.runtime.uncertainty.rules import GAP, STANDSTILL, STRETCH, AlarmState
 from rfa.runtime.uncertainty.stretch import FIRST_SIZE, LARGEST_SIZE
@@ -209,7 +209,7 @@ def test_a_gap_in_a_maintenance_window_is_none_and_is_not_counted() -> None:
     values = noise(len(times))
     plain = run(times, values, values, np.ones(len(times)), MINUTE)
     muted = run(times, values, values, np.ones(len(times)), MINUTE, Mute.of([[1_010 * MINUTE, 1_090 * MINUTE]]))
-    assert plain.tails[1_000, GAP] == pytest.approx(1 / (4 * 1_000)) and muted.tails[1_000, GAP] == 1.0
+    assert plain.tails[1_000, GAP] == pytest.approx(1 / (FARTHEST * 1_000)) and muted.tails[1_000, GAP] == 1.0
     assert plain.state.lengths[0, 0, 1, COUNT] == muted.state.lengths[0, 0, 1, COUNT] + 1
 
 
@@ -288,6 +288,20 @@ def test_a_change_that_the_forecast_follows_is_an_alarm_soon(change: str) -> Non
     rows = np.array([row for row, step in enumerate(found.steps) if step.raised is not None])
     assert ((rows >= begin) & (rows < begin + 12)).any()
     assert ((rows >= 3 * ROWS_OF_DAY) & (rows < begin)).sum() < 25
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("rule", "share"), [("standstill", 0.0), ("stretch", 0.3)])
+def test_a_day_of_hourly_counts_without_its_season_is_an_alarm(rule: Rule, share: float, seed: int) -> None:
+    """In the third week of a business that closes at night, of which each day has only 18 values."""
+    hours = np.arange(24 * 24)
+    of_day, is_lost = hours % 24, hours // 24 == 18
+    usual = np.interp(of_day, [6, 13, 18, 23], [6.0, 36.0, 45.0, 10.0])
+    entries = np.random.default_rng(seed).poisson(np.where(is_lost, share, 1.0) * usual)
+    values, times = np.where(of_day < 6, np.nan, entries), MONDAY + 3600.0 * hours
+    found = AutoRuntime.of(1).filter(times.tolist(), values[:, None].tolist(), alarm=alarm("1/week", rules=[rule]))
+    raised = np.array([step.raised is not None for step in found.steps])
+    assert raised[is_lost].any() and raised[hours // 24 < 18].sum() <= 3
 
 
 @pytest.mark.parametrize("rows", [100, 500, 2_000])
