@@ -30,7 +30,13 @@ from rfa.runtime.series.mixture_numba import (
     write_weights,
 )
 from rfa.runtime.series.stream_numba import commit, gather_slots
-from rfa.runtime.series.update_numba import GUESSED, UNASKED, repeat_column, update_column, write_forecasts
+from rfa.runtime.series.update_numba import (
+    FIRST_WITH_FORECAST,
+    FIRST_WITH_NETWORK,
+    repeat_column,
+    update_column,
+    write_forecasts,
+)
 from rfa.runtime.uncertainty import adaptive, calibration, scoring
 from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 from rfa.runtime.uncertainty.step_outputs import Observation, Scorer
@@ -67,7 +73,7 @@ def score_rows(arguments, score, count):
         nis, weight, log_det, scored, precision = 0.0, 0.0, 0.0, 0, 0.0
         dof = posterior.inverse_dof
         for a in range(size):
-            posterior.has_forecast[a] = rows.seen[row, a] >= GUESSED
+            posterior.has_forecast[a] = rows.seen[row, a] >= FIRST_WITH_FORECAST
             numbers = work.numbers[stream, a]
             if rows.is_read_only[row]:
                 one, trust, log_size, is_scored = repeat_column(numbers, rows, row, out, dof, a)
@@ -116,7 +122,7 @@ def _mix(mixture, work, rows, row, quantiles, pool_row, values, posterior, weigh
     for a in range(len(values)):
         numbers, memory = work.numbers[a], work.memory[a]
         square = work.squares[a]
-        if not np.isnan(square) and rows.seen[row, a] >= UNASKED:
+        if not np.isnan(square) and rows.seen[row, a] >= FIRST_WITH_NETWORK:
             for q in range(len(work.prior)):
                 quantile = quantiles[rows.previous_query[row, a], q]
                 work.prior[q] = rows.scales[row, a, 0] + rows.scales[row, a, 1] * quantile

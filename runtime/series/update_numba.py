@@ -52,7 +52,7 @@ ENDS = np.array(
 _WIDTH = SCORES[_NINTH] - SCORES[_TENTH]
 NU: Final = 4.0
 # Number of values before the network is queried, and number of rows before the weight of outliers is reduced.
-UNASKED, YOUNG = 4, 20
+FIRST_WITH_NETWORK, YOUNG = 4, 20
 # Initial gain of a stream, the number of innovations that it represents, and the decay of the sums of the gain.
 FIRST_GAIN, FIRST_INNOVATIONS, KEPT_GAIN = 0.5, 4.0, 0.995
 # Upper limit on the gain from the noise bound. With a gain of 1, the weight of outliers would have no effect.
@@ -65,7 +65,7 @@ BOUND, FURTHEST_OFF = 4.0, 1e3
 # The guessed deviation before there is a difference, as a fraction of the value, and the smallest deviation.
 FIRST_GUESS, TINY = 0.25, 1e-150
 # Number of values before which a forecast is only a guess.
-GUESSED = 2
+FIRST_WITH_FORECAST = 2
 UNKNOWN_VARIANCE = 1e12
 
 
@@ -150,7 +150,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
     if query < 0:
         _start_column(numbers, value, is_seen, out, inverse_dof, a)
         return 0.0, 1.0, 0.0, False
-    is_asked = seen >= UNASKED
+    is_asked = seen >= FIRST_WITH_NETWORK
     middle = c + s * quantiles[query, MEDIAN] if is_asked else c
     if is_asked:
         width = s * (np.float64(quantiles[query, _NINTH]) - quantiles[query, _TENTH])
@@ -158,7 +158,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
     else:
         # Student's t of the differences so far. There is none for one value. For two or three, use their mean size.
         inverse_dof[0, a] = inverse_dof[1, a] = 1.0 / max(seen - 1, 1)
-        deviation = FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s
+        deviation = FIRST_GUESS * abs(c) if seen < FIRST_WITH_FORECAST else 1.25 * s
         deviation = max(deviation, _least_deviation(middle)) * widening(1.0, inverse_dof[0, a])
     gain = (FIRST_GAIN * FIRST_INNOVATIONS + numbers[MOVED]) / (FIRST_INNOVATIONS + numbers[SQUARED])
     gain = min(max(gain, _least_gain(numbers, rows.noise[row, a]), 0.01), 1.0)
@@ -193,7 +193,7 @@ def update_column(numbers, rows, row, quantiles, value, noise, out, inverse_dof,
     out.predicted_mean[a], out.predicted_covariance[a, a] = middle, max(prior, variance, numbers[VARIANCE])
     numbers[FILTERED], numbers[VARIANCE] = mean, variance
     log_det = np.log(total * stretching(square, inverse_dof[0, a]))
-    return normal_square(square, inverse_dof[0, a]), weight, log_det, is_seen and seen >= GUESSED
+    return normal_square(square, inverse_dof[0, a]), weight, log_det, is_seen and seen >= FIRST_WITH_FORECAST
 
 
 @inline_jit
@@ -203,7 +203,9 @@ def repeat_column(numbers, rows, row, out, inverse_dof, a):
     out.mean[a], variance = numbers[FILTERED], max(numbers[VARIANCE], 0.0)
     if rows.own_query[row, a] < 0:
         variance = UNKNOWN_VARIANCE
-    inverse_dof[0, a] = inverse_dof[1, a] = 1.0 / max(rows.seen[row, a], 1) if rows.seen[row, a] < UNASKED else 0.0
+    inverse_dof[0, a] = inverse_dof[1, a] = (
+        1.0 / max(rows.seen[row, a], 1) if rows.seen[row, a] < FIRST_WITH_NETWORK else 0.0
+    )
     out.predicted_mean[a] = out.mean[a]
     out.covariance[a, a] = out.predicted_covariance[a, a] = out.innovation_covariance[a, a] = variance
     return 0.0, 1.0, 0.0, False
@@ -237,9 +239,9 @@ def write_forecasts(rows, row, quantiles, leads, unit, posterior, forecast, a):
     seen = rows.seen[row, a] + 1
     for h in range(len(leads)):
         half_widths = posterior.half_widths[h, a]
-        if seen < UNASKED:
+        if seen < FIRST_WITH_NETWORK:
             inverse_dof = 1.0 / max(seen - 1, 1)
-            deviation = max(FIRST_GUESS * abs(c) if seen < GUESSED else 1.25 * s, _least_deviation(c))
+            deviation = max(FIRST_GUESS * abs(c) if seen < FIRST_WITH_FORECAST else 1.25 * s, _least_deviation(c))
             steps = leads[h] / unit if unit > 0 else 1.0
             deviation *= np.sqrt(max(steps, 1.0)) * widening(1.0, inverse_dof)
             posterior.forecast_mean[h, a], posterior.forecast_covariance[h, a, a] = c, deviation * deviation

@@ -7,22 +7,23 @@ earlier episode. Let s be the fraction of the times t - L, ..., t - PERIODS L th
 The tail probability of d is at least s if
 
 * at least LEAST_PERIODS of these times lie in such episodes (two occurrences are not sufficient),
-* |d| is at most LARGER times the mean of their peaks, so that larger deviations are still reported, and
+* |d| is at most SIZE_RATIO times the mean of their peaks, so that larger deviations are still reported, and
 * L is an hour, a day or a week, or a coincidence is unlikely. If similar episodes cover a fraction c of the time, the
   probability of a coincidence is below 4 c^3. Its product with the number of candidate periods must be at most
-  BY_CHANCE. Only episodes with at least 1/LARGER of the size of d are included in c.
+  BY_CHANCE. Only episodes with at least 1/SIZE_RATIO of the size of d are included in c.
 
-A change of the value is expected if an episode with its sign, and at most LARGER times its size, occurred an hour, a
-day or a week before. Expected changes are also stored as episodes. The tolerance of a time is TOLERANCE typical lags.
-If L is at least a day, it is MORE times as large, but at most LATE seconds (or TOLERANCE typical lags, if that is
-longer). On a working day, the times of earlier working days are also tried. For L/4 after a recurring deviation, one
-matching time is sufficient, because the filter may also deviate at the end of a job that runs only on some nights.
+A change of the value is expected if an episode with its sign, and at most SIZE_RATIO times its size, occurred an hour,
+a day or a week before. Expected changes are also stored as episodes. The tolerance of a time is TOLERANCE typical lags.
+If L is at least a day, it is DAILY_TOLERANCE_FACTOR times as large, but at most LARGEST_DAILY_TOLERANCE seconds (or
+TOLERANCE typical lags, if that is longer). On a working day, the times of earlier working days are also tried. For L/4
+after a recurring deviation, one matching time is sufficient, because the filter may also deviate at the end of a job
+that runs only on some nights.
 
-Rows after a recurring deviation are attributed to it for LONGER times the mean time to the ends of earlier ones,
-excluding the longest. The deviation begins with the largest episode of the last quarter of the period. It ends with the
-first episode within a quarter of the period that has the other sign and at least the fraction UNDONE of its size. Rows
-in between are attributed to it if their own deviation is at most LARGER times as large, because a forecast may expect
-the end at any of these rows.
+Rows after a recurring deviation are attributed to it for DURATION_FACTOR times the mean time to the ends of earlier
+ones, excluding the longest. The deviation begins with the largest episode of the last quarter of the period. It ends
+with the first episode within a quarter of the period that has the other sign and at least the fraction END_FRACTION of
+its size. Rows in between are attributed to it if their own deviation is at most SIZE_RATIO times as large, because a
+forecast may expect the end at any of these rows.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -40,16 +41,16 @@ OLDEST = 32
 # Numbers of an episode in addition to its start.
 LENGTH, PEAK = range(2)
 PERIODS, LEAST_PERIODS = 4, 3
-LARGER, TOLERANCE = 1.5, 2.5
+SIZE_RATIO, TOLERANCE = 1.5, 2.5
 BY_CHANCE = 0.05
 # Shortest period in typical lags. The periods that are tried first are an hour, a day, a working day and a week.
 SHORTEST_PERIOD = 20.0
 DAY, WORKDAY = 86_400.0, 2
 USUAL_PERIODS = np.array([3_600.0, DAY, DAY, 7 * DAY])
 # Tolerance of a time of day. A job may begin ten minutes late.
-MORE, LATE = 4.0, 600.0
+DAILY_TOLERANCE_FACTOR, LARGEST_DAILY_TOLERANCE = 4.0, 600.0
 # Limits on the duration and the size of a recurring deviation's end, and the minimum number of known ends.
-LONGER, UNDONE, LEAST_ENDS = 1.25, 0.5, 2
+DURATION_FACTOR, END_FRACTION, LEAST_ENDS = 1.25, 0.5, 2
 # Weekday of the first day of 1970 (Monday is 0), and number of working days.
 FIRST_WEEKDAY, WORKDAYS = 3.0, 5.0
 
@@ -66,7 +67,11 @@ def _ongoing(begins, episodes, time, deviation, step):
 @inline_jit
 def _tolerance(step, period):
     """Return the difference up to which two times are treated as equal."""
-    return max(TOLERANCE * step, min(MORE * TOLERANCE * step, LATE)) if period >= DAY else TOLERANCE * step
+    return (
+        max(TOLERANCE * step, min(DAILY_TOLERANCE_FACTOR * TOLERANCE * step, LARGEST_DAILY_TOLERANCE))
+        if period >= DAY
+        else TOLERANCE * step
+    )
 
 
 @inline_jit
@@ -94,17 +99,17 @@ def _share_with_period(begins, episodes, time, deviation, step, period, least, w
         skipped = (7 - WORKDAYS) * DAY if k > weekday else 0.0
         peak = _peak_at(begins, episodes, time - k * period - skipped, deviation, _tolerance(step, period))
         count, peaks = count + (1 if peak > 0 else 0), peaks + peak
-    return count / PERIODS if count >= least and abs(deviation) * count <= LARGER * peaks else 0.0
+    return count / PERIODS if count >= least and abs(deviation) * count <= SIZE_RATIO * peaks else 0.0
 
 
 @inline_jit
 def comes_again(begins, episodes, time, change, step):
-    """Return whether a change of the value occurs an hour, a day or a week after an episode that is at most LARGER
+    """Return whether a change of the value occurs an hour, a day or a week after an episode that is at most SIZE_RATIO
     times as large."""
     for k in range(len(USUAL_PERIODS)):
         if step > 0 and USUAL_PERIODS[k] >= SHORTEST_PERIOD * step:
             peak = _peak_at(begins, episodes, time - USUAL_PERIODS[k], change, TOLERANCE * step)
-            if 0 < peak <= LARGER * abs(change):
+            if 0 < peak <= SIZE_RATIO * abs(change):
                 return True
     return False
 
@@ -126,7 +131,7 @@ def recurring_share(begins, episodes, time, deviation, step, recurred, period):
         oldest = min(oldest, begins[k] if episodes[k, PEAK] != 0 else time)
         if k != ongoing and episodes[k, PEAK] * deviation > 0:
             tried += 1
-            if LARGER * abs(episodes[k, PEAK]) >= abs(deviation):
+            if SIZE_RATIO * abs(episodes[k, PEAK]) >= abs(deviation):
                 covered += episodes[k, LENGTH] + 2 * TOLERANCE * step
     # Beyond this period, memory contains too few periods.
     longest = (time - oldest + TOLERANCE * step) / LEAST_PERIODS
@@ -155,7 +160,7 @@ def _end_after(begins, episodes, time, deviation, longest):
     first, end = longest, 0.0
     for k in range(EPISODES):
         since, undone = begins[k] - time, -episodes[k, PEAK] * np.sign(deviation)
-        if undone >= UNDONE * abs(deviation) and 0 < since <= first:
+        if undone >= END_FRACTION * abs(deviation) and 0 < since <= first:
             first, end = since, since + episodes[k, LENGTH]
     return end
 
@@ -175,14 +180,14 @@ def follows(begins, episodes, time, deviation, step, recurred, period):
     for k in range(EPISODES):
         if recurred - period / 4 <= begins[k] <= recurred and abs(episodes[k, PEAK]) > abs(peak):
             start, peak = begins[k], episodes[k, PEAK]
-    if abs(deviation) > LARGER * abs(peak) or peak == 0:
+    if abs(deviation) > SIZE_RATIO * abs(peak) or peak == 0:
         return False
     for k in range(1, PERIODS + 1):
         before = start - k * period
-        if LARGER * _peak_at(begins, episodes, before, peak, tolerance) >= abs(peak):
+        if SIZE_RATIO * _peak_at(begins, episodes, before, peak, tolerance) >= abs(peak):
             end = _end_after(begins, episodes, before, peak, period / 4)
             ends, longest, total = ends + (1 if end > 0 else 0), max(longest, end), total + end
-    return ends >= LEAST_ENDS and time - start <= LONGER * (total - longest) / (ends - 1) + TOLERANCE * step
+    return ends >= LEAST_ENDS and time - start <= DURATION_FACTOR * (total - longest) / (ends - 1) + TOLERANCE * step
 
 
 @inline_jit

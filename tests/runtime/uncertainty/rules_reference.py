@@ -14,18 +14,18 @@ from rfa.runtime.uncertainty import stretch
 from rfa.runtime.uncertainty.lengths import BINS, FARTHEST
 from rfa.runtime.uncertainty.recurrence import (
     BY_CHANCE,
+    DAILY_TOLERANCE_FACTOR,
+    DURATION_FACTOR,
+    END_FRACTION,
     EPISODES,
-    LARGER,
-    LATE,
+    LARGEST_DAILY_TOLERANCE,
     LEAST_ENDS,
     LEAST_PERIODS,
-    LONGER,
-    MORE,
     OLDEST,
     PERIODS,
     SHORTEST_PERIOD,
+    SIZE_RATIO,
     TOLERANCE,
-    UNDONE,
     USUAL_PERIODS,
     WORKDAY,
 )
@@ -72,7 +72,7 @@ class Recurrence:
         sizes = [
             end - begin + 2 * TOLERANCE * self.step
             for begin, end, peak in others
-            if LARGER * abs(peak) >= abs(deviation)
+            if SIZE_RATIO * abs(peak) >= abs(deviation)
         ]
         return len(others) * 4 * (sum(sizes) / (t - oldest)) ** 3 if t > oldest else 1.0
 
@@ -80,7 +80,7 @@ class Recurrence:
         """Add a change that follows an episode of its size by an hour, a day or a week."""
         periods = [period for period in USUAL_PERIODS if period >= SHORTEST_PERIOD * self.step]
         near = TOLERANCE * self.step
-        if any(0 < self._peak(t - period, change, near) <= LARGER * abs(change) for period in periods):
+        if any(0 < self._peak(t - period, change, near) <= SIZE_RATIO * abs(change) for period in periods):
             self.add(t, change)
 
     def add(self, t: float, deviation: float) -> None:
@@ -101,7 +101,7 @@ class Recurrence:
             return False
         recent = [one for one in self.episodes if one[2] and last - period / 4 <= one[0] <= last]
         start, _, peak = max(recent, key=lambda one: abs(one[2]), default=(last, last, 0.0))
-        if abs(deviation) > LARGER * abs(peak) or not peak:
+        if abs(deviation) > SIZE_RATIO * abs(peak) or not peak:
             return False
         lengths = []
         for k in range(1, PERIODS + 1):
@@ -109,23 +109,23 @@ class Recurrence:
             ends = [
                 (begin, end)
                 for begin, end, other in self.episodes
-                if alike(other, -peak) and abs(other) >= UNDONE * abs(peak) and 0 < begin - before <= period / 4
+                if alike(other, -peak) and abs(other) >= END_FRACTION * abs(peak) and 0 < begin - before <= period / 4
             ]
-            if LARGER * self._peak(before, peak, self._near(period)) >= abs(peak) and ends:
+            if SIZE_RATIO * self._peak(before, peak, self._near(period)) >= abs(peak) and ends:
                 lengths.append(min(ends)[1] - before)
         if len(lengths) < LEAST_ENDS:
             return False
-        return bool(t - start <= LONGER * np.mean(sorted(lengths)[:-1]) + TOLERANCE * self.step)
+        return bool(t - start <= DURATION_FACTOR * np.mean(sorted(lengths)[:-1]) + TOLERANCE * self.step)
 
     def _near(self, period: float) -> float:
         near = TOLERANCE * self.step
-        return max(near, min(MORE * near, LATE)) if period >= 86_400 else near
+        return max(near, min(DAILY_TOLERANCE_FACTOR * near, LARGEST_DAILY_TOLERANCE)) if period >= 86_400 else near
 
     def _with_period(self, t: float, deviation: float, period: float, least: int, last_day: float = 7) -> float:
         times = [t - (k + (2 if k > last_day else 0) * 86_400 / period) * period for k in range(1, PERIODS + 1)]
         peaks = [self._peak(time, deviation, self._near(period)) for time in times]
         count = sum(peak > 0 for peak in peaks)
-        return count / PERIODS if count >= least and abs(deviation) * count <= LARGER * sum(peaks) else 0.0
+        return count / PERIODS if count >= least and abs(deviation) * count <= SIZE_RATIO * sum(peaks) else 0.0
 
     def _peak(self, t: float, deviation: float, near: float) -> float:
         peaks = [
