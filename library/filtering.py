@@ -238,8 +238,8 @@ def detect(
     """Find the rows of each series that are unusual given the rows before them, at a requested alarm rate.
 
     Args:
-        rate: A fraction of the rows such as 0.001, or a number per second, minute, hour, day, week or month such as
-            "1/day". The rate is accurate for series whose behaviour does not change.
+        rate: A fraction of the rows such as 0.001, or a number per second, minute, hour, day, week, month or year such
+            as "1/day". The rate is accurate for series whose behaviour does not change.
         quiet: Number of rows after an alarm during which only a much rarer row raises another alarm.
         direction: "up" reports values above the forecast, "down" values below it, and "both" reports both.
         min_deviation: Minimum distance between the observed value and the forecast for an alarm.

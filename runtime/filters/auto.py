@@ -64,7 +64,7 @@ _MADE_OF = (
 )  # fmt: skip
 _NORMAL = NormalDist()
 # First bytes of packed states.
-MAGIC: Final = {NAME: b"RFAA\x07", JOINT_NAME: b"RFAJ\x05"}
+MAGIC: Final = {NAME: b"RFAA\x08", JOINT_NAME: b"RFAJ\x06"}
 _NOT_JOINT = np.empty((1, 0, 0))
 
 

@@ -121,7 +121,7 @@ class CompiledSteps:
     """
 
     runtime = "compiled"
-    magic = b"RFAC\x09"
+    magic = b"RFAC\x0a"
     rows = 256
 
     def __init__(

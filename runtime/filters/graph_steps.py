@@ -74,7 +74,7 @@ class GraphSteps:
     """
 
     runtime = "onnx"
-    magic = b"RFAF\x0e"
+    magic = b"RFAF\x0f"
     rows = 1
 
     def __init__(self, bundle: Bundle, leads: Horizons) -> None:

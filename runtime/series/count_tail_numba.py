@@ -7,6 +7,9 @@ largest count M so far, it is a conservative estimate:
     p = (1 + #{earlier counts >= y}) / (n + 1)            p = (M + 1) / ((n + 1) y),  y > M
 
 It never increases with y. Counts of at least 32 are compared in bins of a quarter of an octave.
+
+If forecasts of the stream have small errors, as for a shop that is closed at night, zero is not always likely, and the
+forecast's distribution is used instead.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -19,8 +22,9 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series import mixture_layout as at
 
-# Number of counts before which there is no result, and the minimum fraction of zeros.
-FEWEST, MOSTLY = 50, 0.5
+# Number of counts before which there is no result, the minimum fraction of zeros, and the mean absolute error of
+# forecasts, as a fraction of the mean absolute value, below which counts are predictable.
+FEWEST, MOSTLY, PREDICTABLE = 50, 0.5, 0.5
 # Counts below this number have separate bins. Above it, an octave has this number of bins.
 SINGLE, PER_OCTAVE = 32, 4
 
@@ -35,10 +39,11 @@ def _bin(count):
 @inline_jit
 def count_tail(numbers, value):
     """Return the tail probability of a value, given the values before it. Return NaN if these are not counts that are
-    mostly zero."""
+    mostly zero, or if they are predictable."""
     counted = numbers[at.COUNTED]
     is_count = numbers[at.IS_WHOLE] > 0 and numbers[at.LEAST_OF_ALL] >= 0 and value >= 0 and value == np.rint(value)
-    if not is_count or counted < FEWEST or numbers[at.COUNT] < MOSTLY * counted:
+    is_predictable = numbers[at.MIXTURE_ERROR] < PREDICTABLE * numbers[at.MEAN_SIZE]
+    if not is_count or counted < FEWEST or numbers[at.COUNT] < MOSTLY * counted or is_predictable:
         return np.nan
     largest = numbers[at.LARGEST_OF_ALL]
     if value > largest:

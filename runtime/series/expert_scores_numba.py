@@ -20,8 +20,9 @@ OFFSETS, FIRST_ERRORS, OFFSETS_FROM = 400.0, 30.0, 32
 # Minimum number of scored forecasts of a horizon from which on its weights are used fully, and the largest error of a
 # mean, in units of the usual error.
 TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
-# Fraction of the largest of the last errors that remains after a row.
-KEPT_RECENT = 0.5
+# Fraction of the largest of the last errors that remains after a row, and the factor by which a surprise is larger than
+# all earlier errors.
+KEPT_RECENT, FAR_LARGER = 0.5, 1.5
 _TINY = 1e-150
 _PRIOR_LOGS = -np.log(at.PRIOR)
 _FIRST = at.FIRST_EXPERT_SLOT
@@ -54,7 +55,11 @@ def _score_slot(numbers, memory, lead, slot, value):
     numbers[at.MIXTURE_ERROR + lead] += share * (error - numbers[at.MIXTURE_ERROR + lead])
     numbers[at.NETWORK_ERROR + lead] += share * (network - numbers[at.NETWORK_ERROR + lead])
     if lead == 0:
+        numbers[at.MEAN_SIZE] += share * (abs(value) - numbers[at.MEAN_SIZE])
+        is_surprise, kept = error > FAR_LARGER * numbers[at.LARGEST_ERROR], KEPT_RECENT * numbers[at.SURPRISE]
+        numbers[at.SURPRISE] = max(error, kept) if is_surprise else kept
         numbers[at.RECENT] = max(error, KEPT_RECENT * numbers[at.RECENT])
+        numbers[at.LARGEST_ERROR] = max(error, numbers[at.LARGEST_ERROR])
     if numbers[at.SEEN] >= OFFSETS_FROM:
         bound = FURTHEST_OFF * numbers[at.MIXTURE_ERROR + lead]
         _add_offset(numbers, lead, min(max(off - mean, -bound), bound))

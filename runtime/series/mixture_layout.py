@@ -90,8 +90,11 @@ REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_C
 MIXTURE_ERROR, NETWORK_ERROR = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
 OFFSET, SQUARED, OFFSET_COUNT, SCORED = (_numbers.next(LEAD_COUNT) for _ in range(4))
 OFFSET_BEFORE, PRODUCT = _numbers.next(LEAD_COUNT), _numbers.next(LEAD_COUNT)
-# Largest of the last errors one row ahead, discounted.
-RECENT = _numbers.next()
+# Mean absolute value of the scored values.
+MEAN_SIZE = _numbers.next()
+# Errors one row ahead: the largest of the last ones, discounted; the same for those that were far larger than all
+# before; and the largest of all.
+RECENT, SURPRISE, LARGEST_ERROR = (_numbers.next() for _ in range(3))
 # By slot: the cell that a forecast is for, or 0, and the value when it was made.
 EXPERT_DUE, EXPERT_BASE = _numbers.next(EXPERT_SLOTS), _numbers.next(EXPERT_SLOTS)
 MEMBER_DUE, MEMBER_BASE = _numbers.next(MEMBER_SLOTS), _numbers.next(FORMS * MEMBER_SLOTS)

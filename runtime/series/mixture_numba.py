@@ -13,10 +13,12 @@ The linearised loss bounds the regret against the best fixed *combination* of ex
 against the best expert. Nothing is discounted, so there is no memory length to choose. An expert without a forecast is
 treated as if its forecast were the mixture.
 
-The quantiles are those of the network, shifted so that the median is m. Their distances from m are multiplied by the
-ratio of the mean absolute errors of mixture and network at that horizon. The largest of the last errors one row ahead
-is stored, and is halved with each row. If it exceeds the width of the 90 % interval, both sides of the interval are as
-wide as this error.
+The quantiles are those of the network, shifted so that the median is m. If m and the network's median are the same
+integer, integers are not shifted, and an interval of the network that contains zero keeps it. Their distances from m
+are multiplied by the ratio of the mean absolute errors of mixture and network at that horizon. The largest of the last
+errors one row ahead is stored, and is halved with each row, also with those until the horizon, unless it was far larger
+than all earlier errors. If it exceeds the width of the 90 % interval, both sides of the interval are as wide as this
+error.
 
 The mean is that of a distribution with these quantiles, plus the part of its mean error at that horizon that chance
 does not explain. Forecasts are not below zero if no value was. They are not above 1 or 100 if this was the largest
@@ -44,7 +46,14 @@ from rfa.runtime.series import (
 from rfa.runtime.series import mixture_layout as at
 from rfa.runtime.series.clock_numba import MOST_EMPTY
 from rfa.runtime.series.count_tail_numba import add_count, count_tail
-from rfa.runtime.series.expert_scores_numba import add_experts, error_ratio, expert_weights, mean_error, score_experts
+from rfa.runtime.series.expert_scores_numba import (
+    KEPT_RECENT,
+    add_experts,
+    error_ratio,
+    expert_weights,
+    mean_error,
+    score_experts,
+)
 from rfa.runtime.series.experts_numba import expert_forecasts
 from rfa.runtime.series.mixture_values_numba import YOUNG, leave_out_first, set_season, without_oddity
 from rfa.runtime.series.profile_numba import forget_profile, update_profile
@@ -67,8 +76,6 @@ SHARES = np.array([0.2, 0.1, 0.0375, 0.0225, 0.015])
 NINETY = 2
 # Weight of the mean loss over all horizons in the losses of the members of exponential smoothing.
 POOLED = 0.5
-# Distance from an integer, relative to its size, within which a bound is treated as that integer.
-NEARLY_WHOLE = 1e-9
 # Numbers of values after which a constant column, and a column of integers, are treated as such.
 STANDING_FROM, WHOLE_FROM = 8, 8
 # Number of values from which forecasts are mixed. Before, the forecast is a guess from the changes so far.
@@ -190,10 +197,11 @@ def _mixed(weights, forecasts):
 
 
 @inline_jit
-def _mix_experts(numbers, lead, weights, half_widths, forecasts):
+def _mix_experts(numbers, lead, cells, weights, half_widths, forecasts):
     """Mix the experts' forecasts, and write the median and the mean of the mixture after them.
 
     Args:
+        lead, cells: Index of the horizon in LEADS, and the horizon in cells.
         half_widths: Half-widths of the network's intervals, `[2 * levels]`.
 
     Returns:
@@ -202,13 +210,25 @@ def _mix_experts(numbers, lead, weights, half_widths, forecasts):
     mixed, levels = _mixed(weights, forecasts), len(SHARES)
     ratio = error_ratio(numbers, lead)
     wide = half_widths[NINETY] + half_widths[levels + NINETY]
-    reach = numbers[at.RECENT] if numbers[at.RECENT] > ratio * wide else 0.0
+    reach = max(numbers[at.SURPRISE], numbers[at.RECENT] * KEPT_RECENT ** (cells - 1))
+    reach = reach if reach > ratio * wide else 0.0
     below = max(ratio, reach / half_widths[NINETY])
     above = max(ratio, reach / half_widths[levels + NINETY])
     forecasts[at.MIXED] = forecasts[at.MIXED_MEAN] = mixed
     for k in range(levels):
         forecasts[at.MIXED_MEAN] += SHARES[k] * (above * half_widths[levels + k] - below * half_widths[k])
     return mixed, below, above
+
+
+@inline_jit
+def _is_integer(numbers):
+    return numbers[at.IS_WHOLE] > 0 and numbers[at.SEEN] >= WHOLE_FROM
+
+
+@inline_jit
+def _median_of(numbers, mixed, network):
+    """Return the median of the mixture's distribution. It is that of the network if both are the same integer."""
+    return network if _is_integer(numbers) and np.rint(mixed) == np.rint(network) else mixed
 
 
 @kernel_jit(*SOURCES)
@@ -231,7 +251,10 @@ def score_value(numbers, memory, cells, moment, value, work):
     middle = quantiles[MEDIAN]
     expert_forecasts(numbers, memory, work.weights[0], ahead, moment, middle, forecasts)
     write_half_widths(quantiles, work.half_widths)
-    mixed, _, _ = _mix_experts(numbers, 0, work.expert_weights[0], work.half_widths, forecasts)
+    mixed, _, _ = _mix_experts(numbers, 0, 1.0, work.expert_weights[0], work.half_widths, forecasts)
+    if numbers[at.LEAST_OF_ALL] >= 0:
+        forecasts[at.MIXED] = mixed = max(mixed, 0.0)
+    mixed = _median_of(numbers, mixed, middle)
     if ahead == 1:
         add_experts(numbers, memory, 0, 1, forecasts)
     # Exclude the width due to the last large error, because it would hide a second one.
@@ -261,14 +284,22 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
             work.forecasts[h, a],
         )  # fmt: skip
         half_widths, levels = posterior.half_widths[h, a], len(SHARES)
-        mixed, below, above = _mix_experts(numbers, lead, work.expert_weights[lead], half_widths, work.forecasts[h, a])
+        mixed, below, above = _mix_experts(
+            numbers, lead, cells, work.expert_weights[lead], half_widths, work.forecasts[h, a]
+        )
+        network = posterior.forecast_mean[h, a]
+        mixed = _median_of(numbers, mixed, network)
         posterior.forecast_mean[h, a] = mixed
+        holds_zero = _is_integer(numbers) and numbers[at.LEAST_OF_ALL] >= 0
         # Do not multiply by the square, which may be infinite.
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         posterior.forecast_covariance[h, a, a] *= 0.5 * (below + above)
         for k in range(levels):
+            contains_zero = holds_zero and np.rint(network - half_widths[k]) <= 0
             half_widths[k] *= below
             half_widths[levels + k] *= above
+            if contains_zero:
+                half_widths[k] = max(half_widths[k], mixed)
 
 
 @kernel_jit(*SOURCES)
@@ -333,7 +364,7 @@ def finish_column(numbers, leads, unit, posterior, out, row, a, work):
     is_standing = numbers[at.SEEN] >= STANDING_FROM and least == largest
     low = least if is_standing else (0.0 if least >= 0 else -np.inf)
     high = largest if is_standing else _upper_bound(numbers)
-    is_whole = numbers[at.IS_WHOLE] > 0 and numbers[at.SEEN] >= WHOLE_FROM
+    is_whole = _is_integer(numbers)
     out.mean[row, a] = min(max(out.mean[row, a], low), high)
     for level in range(out.interval.shape[1]):
         for side in range(2):
@@ -355,11 +386,8 @@ def finish_column(numbers, leads, unit, posterior, out, row, a, work):
         for level in range(out.bands.shape[2]):
             lower, upper = out.bands[row, h, level, a, 0], out.bands[row, h, level, a, 1]
             if is_whole:
-                # Use the integers inside, with which the interval is scored, or the integer nearest to its middle if
-                # there is none.
-                middle, near = np.rint(0.5 * (lower + upper)), NEARLY_WHOLE * max(abs(lower), abs(upper), 1.0)
-                lower, upper = np.ceil(lower - near), np.floor(upper + near)
-                if lower > upper:
-                    lower = upper = middle
+                # The quantiles of the network lie between those of the integers, so the nearest integer is closer than
+                # the next one inside, which would leave out the largest demand that is still likely.
+                lower, upper = np.rint(lower), np.rint(upper)
             out.bands[row, h, level, a, 0] = _quantile(lower, low, high, is_whole)
             out.bands[row, h, level, a, 1] = _quantile(upper, low, high, is_whole)

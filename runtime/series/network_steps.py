@@ -40,9 +40,9 @@ from rfa.runtime.uncertainty.step_outputs import Scorer, StepOutputs
 from rfa.runtime.uncertainty.steps import Readout
 
 Array = np.ndarray
-MAGIC: Final = b"RFAS\x06"
+MAGIC: Final = b"RFAS\x07"
 # First bytes of states with a mixture.
-MIXED_MAGIC: Final = b"RFAM\x07"
+MIXED_MAGIC: Final = b"RFAM\x08"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
 # Number of rows of a piece. They take about 20 ms in compiled code. If a device runs the network, a piece has four

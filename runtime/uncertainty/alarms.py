@@ -22,7 +22,7 @@ RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
 SHARES: Final[dict[Rule, float]] = {"value": 0.7, "stretch": 0.2, "standstill": 0.05, "gap": 0.05}
 # A month is a twelfth of a year.
 SECONDS: Final = {
-    "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016,
+    "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016, "year": 31_560_192,
 }  # fmt: skip
 # Pattern of "1/day", "0.5/hour" or "12 / week". 0 is not allowed, because it would raise no alarm, not even for a
 # range.
@@ -90,7 +90,8 @@ def alarm(
     """Return the alarm options of a request. The arguments are the same in all interfaces.
 
     Args:
-        rate: Fraction of the observations or, if times are in seconds, a text that matches RATE_PATTERN.
+        rate: Fraction of the observations, also as a text; or, if times are in seconds, a text that matches
+            RATE_PATTERN.
         direction: Whether to raise alarms above the forecast, below it, or both.
         min_deviation: Minimum distance from the forecast. Standstills and gaps have neither direction nor distance, and
             raise no alarm if one of these options is set.
@@ -103,6 +104,7 @@ def alarm(
     Raises:
         InvalidInput: If an option is invalid. The message names it.
     """
+    rate = _fraction(rate)
     _check(rate, direction, min_deviation, range, quiet, rules)
     per_time = 0.0
     if isinstance(rate, str):
@@ -141,6 +143,14 @@ def alarm_of(options: Mapping[str, Any] | None, tz: str = "UTC") -> Alarm:
     if "rate" not in options:
         raise InvalidInput(f"alarm.rate is required: {RATE_FORM}", param="alarm.rate", code="missing")
     return alarm(**options, tz=tz)
+
+
+def _fraction(rate: float | str) -> float | str:
+    """Return the number of a text such as "0.01". Return any other rate unchanged."""
+    try:
+        return float(rate) if isinstance(rate, str) else rate
+    except ValueError:
+        return rate
 
 
 def _check(

@@ -286,14 +286,14 @@ def update_rules(state, observation, posterior, local_time, step, p, is_explaine
             continue
         size = abs(_deviation(last, posterior, a))
         own = _own_deviation(posterior, a)
+        numbers, tail, innovation = state.stretch[stream, a], state.tail[stream, a], posterior.innovation[a]
+        is_following = work.periods[a] == FOLLOWS
+        stretched = stretch_tail(
+            numbers, state.profile[stream, a], tail, value[a], change, innovation, is_following, local_time, step
+        )  # fmt: skip
+        recurs = is_explained and work.periods[a] != NO_PERIOD
+        _take(work, STRETCH, a, 1.0 if recurs else stretched, least_stretch_tail(numbers, tail))
         if not is_still:
-            numbers, tail, innovation = state.stretch[stream, a], state.tail[stream, a], posterior.innovation[a]
-            is_following = work.periods[a] == FOLLOWS
-            stretched = stretch_tail(
-                numbers, state.profile[stream, a], tail, value[a], change, innovation, is_following, local_time, step
-            )  # fmt: skip
-            recurs = is_explained and work.periods[a] != NO_PERIOD
-            _take(work, STRETCH, a, 1.0 if recurs else stretched, least_stretch_tail(numbers, tail))
             learn_size(numbers, _deviation(last, posterior, a))
         if is_explained and work.periods[a] > 0:
             last[RECURRED], last[PERIOD] = local_time, work.periods[a]

@@ -4,12 +4,12 @@ The one-step forecast adapts to a slow change within a few rows, so its errors d
 local time t is therefore compared with earlier values at the same time of day, and with the rows before it:
 
     r = y − ℓ − d(t)                       S_k ← S_k + bounded(r − S_k) / SLOW[k]
-    D_k = (F_k − S_k) / s(t)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k],  F_0 = r
+    D_k = (F_k − S_k) / s(t)               F_k ← F_k + (S_0 + bounded(r − S_0) − F_k) / FAST[k]
 
 d is the mean of y − ℓ at this time of day, with separate profiles for working days and weekends; ℓ is the mean of y
-over a week; and s is the mean of |r − S_0| at this time of day. F and S are reset at the beginning and at the end of
-each weekend. If values nearly always change in one direction, as those of a counter do, y is their change. If times are
-not dates, d and s are means over all rows.
+over a week; and s is the mean of |r − S_0| at this time of day on such days. F and S are reset at the beginning and at
+the end of each weekend. If values nearly always change in one direction, as those of a counter do, y is their change.
+If times are not dates, d and s are means over all rows.
 
 The scores are |D_k − its mean| for three k, and the same for the root of the mean square of (r − S_0) / s, and for the
 mean of |innovation| / s, which shows cycles of another shape. A random walk, a trend or a counter is therefore compared
@@ -20,8 +20,8 @@ of the tail again. Its peak updates the tail (learned_tail.py, as in SPOT, Siffe
 learned from while it lasts. With the mean length L of a stretch, the tail probability of a row is P(peak ≥ T) / L, at
 least 1 / (FARTHEST rows). After an alarm, it must fall by the factor NEWS for another alarm in the same stretch.
 
-d and s are 16-bit integers, 600 bytes in total. They are rounded up or down in turn, so that changes that are smaller
-than their unit accumulate.
+d and s are 16-bit integers, 624 bytes in total. The bins of s are those of working days; weekends have only the hours.
+They are rounded up or down in turn, so that changes that are smaller than their unit accumulate.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -97,9 +97,9 @@ NEAR, SLOWER, MEAN = SQUARE + 1, SQUARE + 1 + LEVELS, SQUARE + 1 + 2 * LEVELS
 TYPICAL = MEAN + SCORES
 PEAK, LENGTH, RAISED, MEAN_LENGTH, STRETCHES, ERROR = range(TYPICAL + SCORES, TYPICAL + SCORES + 6)
 NUMBERS = ERROR + 1
-# Cells of a column: d for both kinds of day, s for bins, and s for hours.
+# Cells of a column: d for both kinds of day, s for the bins of working days, and s for the hours of both.
 PROFILE, BIN_SPREAD, HOUR_SPREAD = 0, 2 * BINS, 3 * BINS
-CELLS = HOUR_SPREAD + HOURS
+CELLS = HOUR_SPREAD + 2 * HOURS
 
 
 @inline_jit
@@ -193,15 +193,21 @@ def _places(numbers, time, step):
 
 
 @inline_jit
-def _hour_spread(numbers, cells, hour):
-    """Return the spread s at the given time of day, interpolated between the middles of two hours. Before both hours
-    have values, return the spread of all rows."""
-    low = np.int64(np.floor(hour - 0.5)) % HOURS
-    high, share = (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
+def _hour_spread(numbers, cells, k, hour):
+    """Return the spread s at the given time of day on days of the kind of bin k, interpolated between the middles of
+    two hours. Before both hours have values, return the spread of all rows."""
+    first, low = HOURS * (k // BINS), np.int64(np.floor(hour - 0.5)) % HOURS
+    low, high, share = first + low, first + (low + 1) % HOURS, hour - 0.5 - np.floor(hour - 0.5)
     if cells[HOUR_SPREAD + low] == 0 or cells[HOUR_SPREAD + high] == 0:
         return max(numbers[SPREAD], _TINY)
     spread = (1 - share) * _read(numbers, cells, HOUR_SPREAD + low) + share * _read(numbers, cells, HOUR_SPREAD + high)
     return max(spread, LEAST_SPREAD * numbers[SPREAD], _TINY)
+
+
+@inline_jit
+def _bin_spread(numbers, cells, k):
+    """Return the spread s of bin k, or 0 for weekends."""
+    return _read(numbers, cells, BIN_SPREAD + k) if k < BINS else 0.0
 
 
 @inline_jit
@@ -213,16 +219,16 @@ def _beside(numbers, k, offset):
 
 @inline_jit
 def _is_usual_in(numbers, cells, k, y, deviation, spread):
-    """Return whether a value with the given deviation is within the range of the profile in bin k and its neighbours,
-    up to a tolerance. Return False if the profile is flat or unknown there."""
+    """Return whether a value with the given deviation is within the range of the profile in bin k and, if bins are
+    short, its neighbours, up to a tolerance. Return False if the profile is flat or unknown there."""
     if cells[PROFILE + k] == UNSEEN:
         return False
-    low, high = np.inf, -np.inf
-    for offset in range(-1, 2):
+    low, high, reach = np.inf, -np.inf, 1 if numbers[OF_DAY] >= BINS else 0
+    for offset in range(-reach, reach + 1):
         near = PROFILE + _beside(numbers, k, offset)
         if cells[near] != UNSEEN:
             low, high = min(low, _read(numbers, cells, near)), max(high, _read(numbers, cells, near))
-    bin_spread = _read(numbers, cells, BIN_SPREAD + k % BINS)
+    bin_spread = _bin_spread(numbers, cells, k)
     if max(bin_spread, high - low) < DISTINCT * spread:
         return False
     away = y - high if deviation > 0 else low - y
@@ -237,7 +243,7 @@ def is_usual(numbers, cells, value, change, time, deviation, step):
     if not (numbers[OF_DAY] > 1 and is_old and numbers[UPS] + numbers[DOWNS] >= LEAST_MOVES):
         return False
     y = (change if numbers[IS_COUNTER] > 0 else value) - numbers[FIRST] - numbers[LEVEL] - numbers[SLOWER]
-    spread, other = _hour_spread(numbers, cells, hour), (k + BINS) % (2 * BINS)
+    spread, other = _hour_spread(numbers, cells, k, hour), (k + BINS) % (2 * BINS)
     return _is_usual_in(numbers, cells, k, y, deviation, spread) or _is_usual_in(
         numbers, cells, other, y, deviation, spread
     )
@@ -290,8 +296,8 @@ def _largest_score(numbers, r, bound, scale, innovation):
         elif k == OF_ERRORS:
             found, rows, settled = numbers[ERROR], SPREAD_ROWS, numbers[SCORED]
         else:
-            to, rows = r if k == 0 else numbers[SLOWER] + above, FAST[k]
-            numbers[NEAR + k] += (to - numbers[NEAR + k]) / min(rows, since + 1)
+            rows = FAST[k]
+            numbers[NEAR + k] += (numbers[SLOWER] + above - numbers[NEAR + k]) / min(rows, since + 1)
             found = (numbers[NEAR + k] - numbers[SLOWER + k]) / scale
         away = found - numbers[MEAN + k]
         if settled >= SETTLING * rows and numbers[TYPICAL + k] > 0:
@@ -332,13 +338,14 @@ def _learn_profile(numbers, cells, r, error, scale, rows_of_day, place):
     bound, rows_of_bin = FAR * scale, rows_of_day / max(numbers[OF_DAY], 1.0)
     size, wide = min(abs(error), bound), min(abs(error), FARTHEST_SPREAD * scale)
     numbers[SPREAD] += (size - numbers[SPREAD]) / min(numbers[SEEN], MEMORY)
-    at = HOUR_SPREAD + np.int64(hour) % HOURS
+    at = HOUR_SPREAD + HOURS * (k // BINS) + np.int64(hour) % HOURS
     spread = _read(numbers, cells, at) if cells[at] > 0 else numbers[SPREAD]
     spread += (size - spread) / (min(days + 1, SPREAD_DAYS) * max(rows_of_day / HOURS, 1.0))
     _write(numbers, cells, at, max(spread, numbers[UNIT]))
-    at, gain = BIN_SPREAD + k % BINS, max(GAIN, 1 / (days + 1)) / rows_of_bin
-    spread, profile = _read(numbers, cells, at), _read(numbers, cells, PROFILE + k)
-    _write(numbers, cells, at, spread + gain * (wide - spread))
+    gain, profile = max(GAIN, 1 / (days + 1)) / rows_of_bin, _read(numbers, cells, PROFILE + k)
+    if k < BINS:
+        spread = _read(numbers, cells, BIN_SPREAD + k)
+        _write(numbers, cells, BIN_SPREAD + k, spread + gain * (wide - spread))
     _write(numbers, cells, PROFILE + k, profile + gain * min(max(error, -bound), bound))
     numbers[LEVEL] += min(max(r, -bound), bound) / min(numbers[SEEN], 7 * rows_of_day)
 
@@ -377,7 +384,7 @@ def stretch_tail(numbers, cells, tail, value, change, innovation, is_following, 
         _write(numbers, cells, PROFILE + k, y - numbers[LEVEL])
         return 1.0
     r = y - numbers[LEVEL] - _read(numbers, cells, PROFILE + k)
-    scale = max(_hour_spread(numbers, cells, hour), _read(numbers, cells, BIN_SPREAD + k % BINS))
+    scale = max(_hour_spread(numbers, cells, k, hour), _bin_spread(numbers, cells, k))
     _begin_days(numbers, r, 1.0 if k >= BINS else 0.0)
     error, p = r - numbers[SLOWER], 1.0
     if not is_following:

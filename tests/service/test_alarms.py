@@ -154,6 +154,8 @@ async def test_a_new_stream_does_not_begin_with_an_alarm(client: httpx.AsyncClie
 def test_a_rate_per_time_is_one_per_second() -> None:
     assert Alarm() == NEVER and not NEVER.rule.rate and not NEVER.rule.per_time
     assert alarm("1/day").rule.per_time == pytest.approx(1 / 86_400) and alarm("0.5 / hour").rule.per_time == 0.5 / 3600
+    assert alarm("1/year").rule.per_time == pytest.approx(1 / (365.25 * 86_400), rel=1e-3)
+    assert alarm("0.01").rule == alarm(0.01).rule
     assert alarm("2/month").rule.per_time == pytest.approx(24 / (365.28 * 86_400), rel=1e-3)
     assert alarm(0.01, range=(None, 3)).rule.high == 3 and alarm(0.01, range=(None, 3)).rule.low == -math.inf
     assert alarm(0.01, rules=["standstill", "gap"]).rule.shares == (0.0, 0.0, 0.5, 0.5)

@@ -359,6 +359,42 @@ def test_no_interval_is_narrower_than_the_last_surprise(mixture):
         assert high - low < 13
 
 
+def test_a_recurring_peak_widens_only_the_next_rows():
+    """Unlike the first one that is not an outlier, which may be a new level."""
+    driven, widths = Driven(), []
+    for t in range(200):
+        driven.add(70.0 if t % 40 == 39 else 10 + RNG.normal(), np.full(2, 10.0))
+        if t % 40 == 39:
+            widths.append(driven.posterior.half_widths[:, 0, 2].copy())
+    assert (widths[1] >= 40).all()
+    assert widths[-1][0] >= 40 and widths[-1][1] < 10
+
+
+def test_integers_are_shifted_by_whole_numbers_and_intervals_keep_zero():
+    """As of demand that is zero in most months: an interval of the network that contains zero contains it still."""
+    driven = Driven()
+    for value in RNG.poisson(0.6, 60).astype(float):
+        driven.add(value, np.full(2, 0.2))
+        posterior = driven.posterior
+        posterior.forecast_mean[:, 0], posterior.half_widths[:] = 0.2, 0.25
+        mix_column(driven.numbers, driven.memory, np.array(LEADS), np.zeros(3), 1.0, posterior, 0, driven.work)
+    found = posterior.forecast_mean[:, 0]
+    assert ((found == 0.2) | (np.rint(found) > 0)).all()
+    assert (found[:, None] - posterior.half_widths[:, 0, :5] <= 1e-12).all()
+    for value in RNG.normal(size=20):
+        driven.add(value, np.full(2, 0.2))
+    assert (driven.posterior.forecast_mean != 0.2).all()
+
+
+def test_a_forecast_of_counts_is_never_below_zero(mixture):
+    """Nor is that of a value when it came, by which its direction and deviation are judged."""
+    values = np.tile([40.0, 42.0, 41.0, 0.0, 0.0, 0.0], 30)
+    values[120:132] = 0.0
+    found = mixture.filter(list(map(float, range(180))), values[:, None].tolist(), horizon=(1.0,)).steps
+    expected = [value - step.innovation[0] for value, step in zip(values, found, strict=True)]
+    assert min(expected[10:]) >= 0.0
+
+
 def test_a_counter_goes_beyond_100(mixture):
     (point,) = last(mixture, [float(k) for k in range(1, 101)], (1.0,)).forecast
     assert max(bounds_of(point)) > 100

@@ -221,7 +221,7 @@ class Stretch:
             self._write("weekend" if weekend else "day", k, y - self.level)
             return 1.0
         r = y - self.level - self._read("weekend" if weekend else "day", k)
-        scale = max(self._hour_spread(hour), self._read("spread", k))
+        scale = max(self._hour_spread(weekend, hour), 0.0 if weekend else self._read("spread", k))
         self.since, self.weekend = (0 if weekend != self.weekend else self.since + 1), weekend
         if self.since == 0:
             self.near, self.slow = [r] * 3, [r] * 3
@@ -241,10 +241,11 @@ class Stretch:
         is_old = time - self.begin >= stretch.LEAST_VISITS * 86_400
         if not is_old or self.moves < stretch.LEAST_MOVES:
             return False
-        _, k, hour = self._places(time)
-        spread, of_bin = self._hour_spread(hour), self._read("spread", k)
+        weekend, k, hour = self._places(time)
+        spread = self._hour_spread(weekend, hour)
         y = value - self.first - self.level - self.slow[0]
         for kind in ("day", "weekend"):
+            of_bin = self._read("spread", k) if kind == "day" else 0.0
             near = [(kind, (k + offset) % self.of_day) for offset in (-1, 0, 1)]
             profile = [self._read(*one) for one in near if one in self.cells]
             if (kind, k) in self.cells and max(of_bin, max(profile) - min(profile)) >= stretch.DISTINCT * spread:
@@ -283,9 +284,10 @@ class Stretch:
             self.slow[k] += (r - self.slow[k]) / min(self.seen, rows)
         self.near = list(self.slow)
 
-    def _hour_spread(self, hour: float) -> float:
+    def _hour_spread(self, weekend: bool, hour: float) -> float:
         low, share = math.floor(hour - 0.5) % stretch.HOURS, (hour - 0.5) % 1
-        two = [self._read("hour", one % stretch.HOURS) for one in (low, low + 1)]
+        kind = "weekend hour" if weekend else "day hour"
+        two = [self._read(kind, one % stretch.HOURS) for one in (low, low + 1)]
         if min(two) == 0:
             return self.spread
         return max((1 - share) * two[0] + share * two[1], stretch.LEAST_SPREAD * self.spread)
@@ -301,8 +303,7 @@ class Stretch:
             if k >= 3:
                 found = self.error if k == 4 else math.sqrt(self.square)
             else:
-                to = r if k == 0 else self.slow[0] + above
-                self.near[k] += (to - self.near[k]) / min(rows, self.since + 1)
+                self.near[k] += (self.slow[0] + above - self.near[k]) / min(rows, self.since + 1)
                 found = (self.near[k] - self.slow[k]) / scale
             away = found - self.means[k]
             if (self.scored if k == 4 else self.since) >= stretch.SETTLING * rows and self.typical[k] > 0:
@@ -318,11 +319,12 @@ class Stretch:
         bound, kind = stretch.FAR * scale, "weekend" if weekend else "day"
         size, wide = min(abs(error), bound), min(abs(error), stretch.FARTHEST_SPREAD * scale)
         self.spread += (size - self.spread) / min(self.seen, stretch.MEMORY)
-        spread = self._read("hour", int(hour)) or self.spread
+        spread = self._read(f"{kind} hour", int(hour)) or self.spread
         spread += (size - spread) / (min(days + 1, stretch.SPREAD_DAYS) * max(self.rows_of_day / stretch.HOURS, 1))
-        self._write("hour", int(hour), max(spread, self.unit))
+        self._write(f"{kind} hour", int(hour), max(spread, self.unit))
         gain = max(stretch.GAIN, 1 / (days + 1)) * self.of_day / self.rows_of_day
         spread, profile = self._read("spread", k), self._read(kind, k)
-        self._write("spread", k, spread + gain * (wide - spread))
+        if not weekend:
+            self._write("spread", k, spread + gain * (wide - spread))
         self._write(kind, k, profile + gain * bounded(error, bound))
         self.level += bounded(r, bound) / min(self.seen, 7 * self.rows_of_day)

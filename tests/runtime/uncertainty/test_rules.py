@@ -119,10 +119,10 @@ def test_they_are_those_of_plain_python() -> None:
             probability = gaps.tail(gap)
             gaps.longest = max(gaps.longest, gap)
             assert found.tails[t, GAP] == pytest.approx(probability if gap > rules.SHORTEST_GAP else 1.0)
+            tail = min(1.0, stretch.probability(values[t], times[t], deviations[t], follows))
+            recurs = recurs or (follows and share)
+            assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
             if not is_still:
-                tail = min(1.0, stretch.probability(values[t], times[t], deviations[t], follows))
-                recurs = recurs or (follows and share)
-                assert found.tails[t, STRETCH] == pytest.approx(1.0 if recurs else tail, rel=1e-2)
                 largest = LARGEST_SIZE * size * np.sqrt(np.pi / 2) if size else FIRST_SIZE
                 size += (min(abs(deviations[t]), largest) - size) / (deviating + 1)
                 deviating += 1
@@ -202,6 +202,15 @@ def test_larger_errors_of_forecasts_of_ordinary_values_are_a_stretch() -> None:
     found = run(600.0 * np.arange(6_000), noise(6_000, 4), deviations, np.full(6_000, 0.5), 600.0)
     tails = found.tails[:, STRETCH]
     assert tails[5_000:5_030].min() < 2e-4 <= tails[4_000:5_000].min()
+
+
+def test_single_spikes_do_not_hide_a_level_that_lasts() -> None:
+    values = noise(6_000)
+    values[np.random.default_rng(2).random(6_000) < 0.004] += 40.0
+    values[5_500:5_560] += 2.0
+    found = run(MONDAY + 600.0 * np.arange(6_000), values, values, np.full(6_000, 0.5), 600.0)
+    tails = found.tails[:, STRETCH]
+    assert tails[5_500:5_516].min() < 1e-5 and (tails[3_000:5_500] < 1e-4).sum() <= 3
 
 
 def test_a_gap_in_a_maintenance_window_is_none_and_is_not_counted() -> None:
