@@ -113,7 +113,7 @@ async def test_pieces_columns_and_a_rate_per_time_say_the_same(client: httpx.Asy
     [
         ({"rate": 0}, "alarm.rate"),
         ({"rate": 0.51}, "alarm.rate"),
-        ({"rate": "1/year"}, "alarm.rate"),
+        ({"rate": "1/decade"}, "alarm.rate"),
         ({"rate": 0.1, "rules": ["value", "other"]}, "alarm.rules[1]"),
         ({"rate": 0.1, "mute": ["sat 25:00-26:00"]}, "alarm.mute[0]"),
         ({"rate": 0.1, "mute": ["sat 22:00-23:30"]}, "alarm.mute"),  # the times are not given
