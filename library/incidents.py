@@ -25,9 +25,9 @@ class Detection(Generic[Frame]):
             with `x_expected_low90` and `x_expected_high90` (a pair per level). If each column has its own model, it
             also contains `x_anomaly`, and `x_alarm`, which is true if this column raised the alarm.
         incidents: Table with one row per incident, which is a group of alarms. It contains the key columns; `begin` and
-            `end`, the times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction` and
-            `probability` of its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most 1,000 are
-            listed per series.
+            `end`, the times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction`,
+            `probability` and `time` of its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most
+            1,000 are listed per series.
         raised: Number of alarms.
         expected: Expected number of alarms in these rows at the requested rate.
         observations: Number of rows that were checked for alarms.
@@ -57,11 +57,14 @@ def incident_columns(
     Args:
         write: Function that converts times to the time columns of the data.
     """
-    found: dict[str, Column] = {}
-    for name in ("begin", "end"):
-        clock = write(np.array([getattr(one, name) for one in incidents], np.float64))
-        found |= {name if len(clock) == 1 else f"{name}_{part}": column for part, column in clock.items()}
-    return found | {
+
+    def times(name: str, seconds: Sequence[float]) -> dict[str, Column]:
+        clock = write(np.array(seconds, np.float64))
+        return {name if len(clock) == 1 else f"{name}_{part}": column for part, column in clock.items()}
+
+    return {
+        **times("begin", [one.begin for one in incidents]),
+        **times("end", [one.end for one in incidents]),
         "alarms": np.array([one.alarms for one in incidents], np.int64),
         "column": np.array([series.names[one.component] for one in incidents], np.str_),
         "value": np.array([one.value for one in incidents], np.float64),
@@ -69,4 +72,5 @@ def incident_columns(
         "direction": np.array([one.direction or "" for one in incidents], np.str_),
         "probability": np.array([one.probability for one in incidents], np.float64),
         "rule": np.array(["+".join(one.rules) for one in incidents], np.str_),
+        **times("time", [one.t for one in incidents]),
     }

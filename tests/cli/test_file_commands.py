@@ -128,6 +128,7 @@ def test_forecast_and_detect_give_the_numbers_of_filter_and_python(tmp_path: Pat
     assert [float(row["expected"]) for row in incidents] == found.incidents["expected"].tolist()
     largest = next(row for row in incidents if row["value"] == "40")
     assert (largest["column"], largest["direction"], largest["rule"].split("+")[0]) == ("y", "up", "value")
+    assert largest["time"] == next(row for row in detected if row["y"] == "40")[next(iter(detected[0]))]
     assert sum(int(row["alarms"]) for row in incidents) == len(detected)
 
 
