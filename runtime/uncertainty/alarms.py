@@ -18,8 +18,9 @@ Direction = Literal["both", "up", "down"]
 Rule = Literal["value", "stretch", "standstill", "gap"]
 # Names of the rules by the codes in rules.py. The last one, "range", means a value beyond the limits.
 RULE_NAMES: Final[tuple[RaisedBy, ...]] = get_args(RaisedBy)
-# Share of the rate of each rule.
-SHARES: Final[dict[Rule, float]] = {"value": 0.7, "stretch": 0.2, "standstill": 0.05, "gap": 0.05}
+# Share of the rate of each rule, in the order of `Rule`.
+_SHARES: Final = (0.7, 0.2, 0.05, 0.05)
+SHARES: Final[dict[Rule, float]] = dict(zip(get_args(Rule), _SHARES, strict=True))
 # A month is a twelfth of a year.
 SECONDS: Final = {
     "second": 1, "minute": 60, "hour": 3600, "day": 86_400, "week": 604_800, "month": 2_630_016, "year": 31_560_192,
@@ -58,7 +59,7 @@ class AlarmRule(NamedTuple):
     low: float = -math.inf
     high: float = math.inf
     quiet: int = 0
-    shares: tuple[float, float, float, float] = (0.7, 0.2, 0.05, 0.05)
+    shares: tuple[float, float, float, float] = _SHARES
 
 
 class Alarm(NamedTuple):
