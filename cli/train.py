@@ -72,7 +72,7 @@ StartFrom = Annotated[
         "--from",
         help=(
             "Run or bundle with the initial weights. By default, training starts from `series` if --data is set, and "
-            "from random weights otherwise."
+            "from random weights otherwise. The network of --config may be wider."
         ),
         metavar="BUNDLE|RUN|new",
     ),
@@ -198,11 +198,14 @@ def train_series(
     from rfa.training.language_config import find_config
     from rfa.training.series_config import SeriesRun
     from rfa.training.series_network import train_series as train
+    from rfa.training.wider_series import widened
 
     run = SeriesRun.from_file(find_config(config or ("series_tune" if data else "series")))
     source = begin or ("series" if data else "new")
     network = None if source == "new" else _series_network(source)
-    if network is not None:
+    if network is not None and begin and config:
+        network = widened(network, run.model)
+    elif network is not None:
         run = replace(run, model=network.config)
     changes = {"steps": steps, "minutes": minutes, "seed": seed}
     changed: dict[str, Any] = {name: value for name, value in changes.items() if value is not None}
