@@ -104,11 +104,14 @@ VALUES = _numbers.next(RING)
 COUNT_BINS: Final = 64
 COUNT, COUNTED = _numbers.next(COUNT_BINS), _numbers.next()
 # Profile: its cycle in seconds (0 if there is none), its number of bins, and the local time when it began; its level,
-# mean error and number of errors; mean errors without and with weekdays; the last bin, and the profile at the last
-# value.
+# mean error and number of errors; the last bin, and the profile at the last value.
 PROFILE_CYCLE, PROFILE_BINS, PROFILE_BEGAN = (_numbers.next() for _ in range(3))
 PROFILE_LEVEL, PROFILE_ERROR, PROFILE_ERRORS = (_numbers.next() for _ in range(3))
-DAY_ERROR, WEEK_ERROR, LAST_BIN, PROFILE_NOW = (_numbers.next() for _ in range(4))
+LAST_BIN, PROFILE_NOW = (_numbers.next() for _ in range(2))
+# By weekday: mean errors of the profile without and with the deviation of the weekday, and the number of errors.
+DAY_ERROR, WEEK_ERROR, WEEKDAY_ERRORS = (_numbers.next(7) for _ in range(3))
+# The last slot of a weekday, and the error at the last visit if the current error recurs, else 0.
+LAST_SLOT, RECURRING = (_numbers.next() for _ in range(2))
 PROFILE_END = NUMBERS = _numbers.size
 
 _memory = _Fields()
@@ -118,6 +121,8 @@ LOGS, PROFILE = _memory.next(RING), _memory.next(FORMS * (PROFILES - 1) * LONGES
 MIXED, MIXED_MEAN = EXPERT_COUNT, EXPERT_COUNT + 1
 FORECASTS: Final = EXPERT_COUNT + 2
 EXPERT_FORECAST, MEMBER_FORECAST = _memory.next(EXPERT_SLOTS * FORECASTS), _memory.next(MEMBER_SLOTS * MEMBERS)
-# The profile of a day, the deviation of the last value of each bin from it, and the profile of the week.
+# The profile of a day, the deviation of the last value of each bin from it, the profile of the week, and the error of
+# each of its slots at the last visit.
 DAY_PROFILE, DAY_LAST, WEEK_PROFILE = _memory.next(DAY_BINS), _memory.next(DAY_BINS), _memory.next(7 * SLOTS)
+WEEK_LAST = _memory.next(7 * SLOTS)
 MEMORY: Final = _memory.size

@@ -8,11 +8,12 @@ bounded by FAR s, and s the mean of |e|,
 
     d ← d + max(GAIN, 1 / (n + 1)) e        n: cycles so far
     w ← w + max(WEEK_GAIN, 1 / (weeks + 1)) (e + (q − 1) w) / (values per slot)
-    ℓ ← ℓ + e / N        N: the number of values in a week; 90 for daily rows. Means of |e| are over N values, too.
+    ℓ ← ℓ + e / N        N: the number of values in a week; 90 for daily rows. s is over N values, too.
 
-If e is beyond FAR s on the same side as at the previous visit of the bin, d moves by the smaller of the two errors.
-Deviations that recur are therefore learned the second time, and unique ones change d only slightly. With mean errors
-E_d without weekdays and E_w with them, q = E_d⁸ / (E_d⁸ + E_w⁸). In the first week, q is 0.
+If e is beyond FAR s on the same side as at the previous visit of the bin, d moves by the smaller of the two errors, and
+so does w if that holds for the slot of the weekday. Deviations that recur are therefore learned the second time, and
+unique ones change d and w only slightly. With the mean errors of a weekday over WEEKDAY_CYCLES days, E_d without its
+deviations and E_w with them, q = E_d⁸ / (E_d⁸ + E_w⁸). In the first week, q is 0.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -37,8 +38,9 @@ LEAST_BINS, DAILY, AROUND = 4, 0.1, 7
 # Relative change of the number of bins above which the profile starts again.
 UNLIKE_BINS = 0.25
 GAIN, WEEK_GAIN, FAR, SHARPNESS = 0.12, 0.25, 4.0, 8.0
-# Number of errors before they are bounded, and number of daily rows that ℓ covers.
-FAR_FROM, LEVEL_ROWS = 20.0, 90.0
+# Minimum number of errors before they are bounded (also at least a day), number of daily rows that ℓ covers, and number
+# of days that the mean errors of a weekday cover.
+FAR_FROM, LEVEL_ROWS, WEEKDAY_CYCLES = 20.0, 90.0, 2.0
 # Value of a bin without values.
 UNSEEN = np.float32(1e30)
 # Monday is day 0, and 1970 began on a Thursday.
@@ -72,11 +74,15 @@ def _bin(numbers, moment):
 
 
 @inline_jit
+def _weekday(moment):
+    return np.int64(np.floor(moment / DAY) + FIRST_WEEKDAY) % 7
+
+
+@inline_jit
 def _slot(numbers, moment):
-    """Return the index in `memory` of the deviation of the weekday."""
-    weekday = np.int64(np.floor(moment / DAY) + FIRST_WEEKDAY) % 7
+    """Return the index of the slot of a weekday."""
     slots = np.int64(min(max(numbers[at.PROFILE_BINS], 1.0), at.SLOTS)) if numbers[at.PROFILE_CYCLE] == DAY else 1
-    return at.WEEK_PROFILE + weekday * at.SLOTS + np.int64(moment % DAY * slots / DAY) % slots
+    return _weekday(moment) * at.SLOTS + np.int64(moment % DAY * slots / DAY) % slots
 
 
 @inline_jit
@@ -95,14 +101,17 @@ def _day_profile(numbers, memory, moment):
 
 @inline_jit
 def _week_share(numbers, moment):
-    """Return q, the factor by which the deviations of weekdays are multiplied."""
-    if moment - numbers[at.PROFILE_BEGAN] < WEEK or not numbers[at.DAY_ERROR] > 0:
+    """Return q, the factor by which the deviations of a weekday are multiplied."""
+    weekday = _weekday(moment)
+    without, with_weekday = numbers[at.DAY_ERROR + weekday], numbers[at.WEEK_ERROR + weekday]
+    if moment - numbers[at.PROFILE_BEGAN] < WEEK or not without > 0:
         return 0.0
-    return 1 / (1 + (numbers[at.WEEK_ERROR] / numbers[at.DAY_ERROR]) ** SHARPNESS)
+    return 1 / (1 + (with_weekday / without) ** SHARPNESS)
 
 
 @inline_jit
 def _level_rows(numbers):
+    """Return N, the number of values over which ℓ and s are averaged."""
     return 7 * numbers[at.PROFILE_BINS] if numbers[at.PROFILE_CYCLE] == DAY else LEVEL_ROWS
 
 
@@ -113,7 +122,7 @@ def expected(numbers, memory, moment):
     if numbers[at.PROFILE_CYCLE] == 0:
         return np.nan
     share = _week_share(numbers, moment)
-    return _day_profile(numbers, memory, moment) + share * memory[_slot(numbers, moment)]
+    return _day_profile(numbers, memory, moment) + share * memory[at.WEEK_PROFILE + _slot(numbers, moment)]
 
 
 @inline_jit
@@ -128,11 +137,11 @@ def _begin_profile(numbers, memory, moment, cycle, bins):
     for k in range(at.PROFILE_CYCLE, at.PROFILE_END):
         numbers[k] = 0.0
     numbers[at.PROFILE_CYCLE], numbers[at.PROFILE_BINS], numbers[at.PROFILE_BEGAN] = cycle, bins, moment
-    numbers[at.LAST_BIN], numbers[at.PROFILE_NOW] = -1.0, UNSEEN
+    numbers[at.LAST_BIN], numbers[at.LAST_SLOT], numbers[at.PROFILE_NOW] = -1.0, -1.0, UNSEEN
     for k in range(at.DAY_BINS):
         memory[at.DAY_LAST + k] = UNSEEN
     for k in range(7 * at.SLOTS):
-        memory[at.WEEK_PROFILE + k] = np.float32(0.0)
+        memory[at.WEEK_PROFILE + k] = memory[at.WEEK_LAST + k] = np.float32(0.0)
 
 
 @inline_jit
@@ -158,11 +167,19 @@ def update_profile(numbers, memory, moment, unit, value, is_odd):
 
 
 @inline_jit
+def _bound(numbers):
+    """Return the bound on errors, FAR s. It is infinite on the first day, and while all errors are zero, which they are
+    for hours where nights are zero."""
+    least = max(numbers[at.PROFILE_BINS], FAR_FROM) if numbers[at.PROFILE_CYCLE] == DAY else FAR_FROM
+    is_known = numbers[at.PROFILE_ERRORS] >= least and numbers[at.PROFILE_ERROR] > 0
+    return FAR * numbers[at.PROFILE_ERROR] if is_known else np.inf
+
+
+@inline_jit
 def _learn(numbers, memory, moment, value):
-    k, slot = _bin(numbers, moment), _slot(numbers, moment)
-    rows = _level_rows(numbers)
-    bound = FAR * numbers[at.PROFILE_ERROR] if numbers[at.PROFILE_ERRORS] >= FAR_FROM else np.inf
-    share, weekday = _week_share(numbers, moment), np.float64(memory[slot])
+    k, rows, bound = _bin(numbers, moment), _level_rows(numbers), _bound(numbers)
+    share = _week_share(numbers, moment)
+    weekday = np.float64(memory[at.WEEK_PROFILE + _slot(numbers, moment)])
     day = _day_profile(numbers, memory, moment)
     level = numbers[at.PROFILE_LEVEL]
     # Use the value of the bin itself, because d may be the mean of several bins.
@@ -190,15 +207,31 @@ def _learn(numbers, memory, moment, value):
 
 @inline_jit
 def _learn_week(numbers, memory, moment, error, bound):
-    """Update the deviations of weekdays with an error, and update the mean errors with and without them."""
-    slot = _slot(numbers, moment)
-    weekday = np.float64(memory[slot])
+    """Update the deviations of the weekday with an error, and update the mean errors with and without them."""
+    slot, day = _slot(numbers, moment), _weekday(moment)
+    weekday = np.float64(memory[at.WEEK_PROFILE + slot])
     bins = numbers[at.PROFILE_BINS] if numbers[at.PROFILE_CYCLE] == DAY else 1.0
     weeks = np.floor((moment - numbers[at.PROFILE_BEGAN]) / WEEK)
     if weeks > 0:
-        rows = min(numbers[at.PROFILE_ERRORS] + 1, _level_rows(numbers))
-        for which in range(2):
-            size = min(abs(error - which * weekday), bound)
-            numbers[at.DAY_ERROR + which] += (size - numbers[at.DAY_ERROR + which]) / rows
-    gain = max(WEEK_GAIN, 1 / (weeks + 1)) / max(bins / at.SLOTS, 1.0)
-    memory[slot] += np.float32(gain * min(max(error - weekday, -bound), bound))
+        numbers[at.WEEKDAY_ERRORS + day] += 1
+        rows = min(numbers[at.WEEKDAY_ERRORS + day], WEEKDAY_CYCLES * _level_rows(numbers) / 7)
+        for which, mean in ((0.0, at.DAY_ERROR + day), (1.0, at.WEEK_ERROR + day)):
+            numbers[mean] += (min(abs(error - which * weekday), bound) - numbers[mean]) / rows
+    error -= weekday
+    _compare_with_last_week(numbers, memory, slot, error, bound)
+    if numbers[at.RECURRING] != 0:
+        gain, bound = 1.0, abs(numbers[at.RECURRING])
+    else:
+        gain = max(WEEK_GAIN, 1 / (weeks + 1))
+    memory[at.WEEK_PROFILE + slot] += np.float32(gain * min(max(error, -bound), bound) / max(bins / at.SLOTS, 1.0))
+
+
+@inline_jit
+def _compare_with_last_week(numbers, memory, slot, error, bound):
+    """Set RECURRING at the first value of a visit of a slot."""
+    if slot == numbers[at.LAST_SLOT]:
+        return
+    last = np.float64(memory[at.WEEK_LAST + slot])
+    recurs = abs(error) > bound and abs(last) > bound and error * last > 0
+    numbers[at.LAST_SLOT], numbers[at.RECURRING] = slot, last if recurs else 0.0
+    memory[at.WEEK_LAST + slot] = np.float32(error)

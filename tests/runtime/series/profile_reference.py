@@ -14,7 +14,8 @@ class Profile:
         self.rows = 90 if self.is_yearly else 7 * self.bins
         self.day, self.last, self.week = {}, {}, {}
         self.level = self.error = self.count = 0
-        self.errors, self.began, self.first, self.before = [0.0, 0.0], None, None, None
+        self.errors, self.began, self.first, self.before = {}, None, None, None
+        self.week_last, self.visited, self.recurring = {}, None, 0.0
 
     def bin(self, moment):
         if self.is_yearly:
@@ -31,9 +32,10 @@ class Profile:
         return sum(near) / len(near) if near else math.nan
 
     def share(self, moment):
-        if moment - self.began < WEEK or not self.errors[0]:
+        without, with_weekday, _ = self.errors.get((moment // DAY + 3) % 7, (0.0, 0.0, 0))
+        if moment - self.began < WEEK or not without:
             return 0.0
-        return self.errors[0] ** 8 / (self.errors[0] ** 8 + self.errors[1] ** 8)
+        return without**8 / (without**8 + with_weekday**8)
 
     def expected(self, moment):
         return self.expected_day(moment) + self.share(moment) * self.week.get(self.slot(moment), 0.0)
@@ -50,7 +52,8 @@ class Profile:
         self.before = k
         if is_odd and k not in self.day:
             return
-        bound = 4 * self.error if self.count >= 20 else math.inf
+        is_known = self.count >= (20 if self.is_yearly else max(self.bins, 20)) and self.error > 0
+        bound = 4 * self.error if is_known else math.inf
         share, weekday, day = self.share(moment), self.week.get(slot, 0.0), self.expected_day(moment)
         rest = value - self.first - self.level
         self.learn_bin(k, rest - share * weekday, bound, moment)
@@ -58,11 +61,12 @@ class Profile:
             return
         without = rest - day
         if weeks := (moment - self.began) // WEEK:
+            means = self.errors.setdefault(slot[0], [0.0, 0.0, 0])
+            means[2] += 1
             for which in (0, 1):
                 size = min(abs(without - which * weekday), bound)
-                self.errors[which] += (size - self.errors[which]) / min(self.count + 1, self.rows)
-        gain = max(0.25, 1 / (weeks + 1)) / max((1 if self.is_yearly else self.bins) / 48, 1)
-        self.week[slot] = weekday + gain * min(max(without - weekday, -bound), bound)
+                means[which] += (size - means[which]) / min(means[2], 2 * self.rows / 7)
+        self.learn_week(slot, without - weekday, bound, weeks)
         error = min(max(without - share * weekday, -bound), bound)
         self.count += 1
         self.error += (abs(error) - self.error) / min(self.count, self.rows)
@@ -80,3 +84,12 @@ class Profile:
             move = max(0.12, 1 / (cycles + 1)) * min(max(error, -bound), bound)
         self.day[k] += move
         self.last[k] = error - move
+
+    def learn_week(self, slot, error, bound, weeks):
+        if slot != self.visited:
+            last = self.week_last.get(slot, 0.0)
+            self.recurring = last if min(abs(error), abs(last)) > bound and error * last > 0 else 0.0
+            self.visited, self.week_last[slot] = slot, error
+        gain, bound = (1, abs(self.recurring)) if self.recurring else (max(0.25, 1 / (weeks + 1)), bound)
+        values = max((1 if self.is_yearly else self.bins) / 48, 1)
+        self.week[slot] = self.week.get(slot, 0.0) + gain * min(max(error, -bound), bound) / values

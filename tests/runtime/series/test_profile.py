@@ -95,6 +95,25 @@ def test_what_recurs_is_in_the_profile_after_three_times():
         driven.add(value, np.zeros(2), (moment, moment + unit, moment + 4 * unit), unit)
 
 
+@pytest.mark.parametrize("unit", [300.0, 900.0, HOUR])
+def test_a_closed_sunday_is_in_the_profile_after_four_weeks(unit):
+    """A shop is closed at night, so all first values are zero, and on Sundays. Monday is like the other days."""
+    moments = MONDAY + unit * np.arange(int(28 * DAY / unit))
+    hour, is_sunday = moments % DAY / HOUR, (moments // DAY + 3) % 7 == 6
+    usual = np.where((hour >= 9) & (hour < 20), 60 * np.exp(-(((hour - 15) / 5) ** 2)), 0.0)
+    driven, rng = Driven(), np.random.default_rng(7)
+    for moment, value in zip(moments.tolist(), rng.poisson(usual * ~is_sunday).tolist(), strict=True):
+        driven.add(float(value), np.zeros(2), (moment, moment + unit, moment + 4 * unit), unit)
+    out, errors = np.empty(at.FORECASTS), {6: [], 0: []}
+    for day, found in errors.items():
+        for moment, expected in zip(moments[: int(DAY / unit)] + (28 + day) * DAY, usual, strict=False):
+            expert_forecasts(driven.numbers, driven.memory, driven.work.weights[0], 1.0, moment, 0.0, out)
+            found.append(abs(out[at.PROFILED] - (0.0 if day == 6 else expected)))
+    # Without the weekday, the errors of a Sunday would be the usual values. Those of a Monday are due to chance.
+    assert np.mean(errors[6]) < 0.2 * usual.mean()
+    assert np.mean(errors[0]) < 0.2 * usual.mean()
+
+
 def test_a_shift_by_whole_weeks_changes_nothing(mixture):
     moments = MONDAY + HOUR * np.arange(600)
     values = metric(moments, np.random.default_rng(3))
