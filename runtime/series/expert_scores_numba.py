@@ -140,7 +140,8 @@ def add_experts(numbers, memory, lead, cells, forecasts):
 @inline_jit
 def mean_error(numbers, lead, usual):
     """Return an estimate of the mean error of the forecast means at a horizon. It is `usual`, plus the part of the
-    difference of the observed mean error from `usual` that chance does not explain."""
+    difference of the observed mean error from `usual` that chance does not explain. If squares of errors overflowed, as
+    in a damaged state, it is `usual`."""
     away, count = numbers[at.OFFSET + lead] - usual, min(numbers[at.OFFSET_COUNT + lead], OFFSETS)
     # Errors of overlapping forecasts may be correlated, by the correlation of two successive ones, which initially is
     # that of full overlap.
@@ -152,4 +153,5 @@ def mean_error(numbers, lead, usual):
     correlation = share * correlation + (1 - share) * (1 - 1 / overlapping)
     count *= (1 - correlation) / (1 + correlation)
     trust = count / (count + FIRST_ERRORS)
-    return usual + trust * away * max(1 - numbers[at.SQUARED + lead] / (count * away * away + _TINY), 0.0)
+    found = usual + trust * away * max(1 - numbers[at.SQUARED + lead] / (count * away * away + _TINY), 0.0)
+    return found if np.isfinite(found) else usual
