@@ -227,7 +227,7 @@ STEP = {"dt": 0.5, "H": [[1, 0]], "R": 1, "P0": 1}
         ([[1, 0.5], [0, -0.8]], 1, "system.F", "has the negative eigenvalue -0.8"),
         ([[1, 0.5], [0, 0]], 1, "system.F", "is singular"),
         ([[1.1, 0.5], [0, 0.3]], 1, "system.F", "is unstable"),
-        ([[1, 0.5], [0, 1]], Q_discrete_white_noise(2, 0.5).tolist(), "system.Q", "a system in continuous time"),
+        ([[1, 0.5], [0, 1]], Q_discrete_white_noise(2, 0.5).tolist(), "system.Q", "continuous-time system with this F"),
         ([[1, 0.5], [0, 1]], [[1, 2], [2, 1]], "system.Q", "positive semidefinite"),
         ([[1, 0.5], [0, 1]], [[1, 2], [0, 1]], "system.Q", "symmetric"),
     ],
