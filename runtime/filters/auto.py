@@ -41,8 +41,9 @@ from rfa.runtime.filters.steps import (
 )
 from rfa.runtime.passes import PassesRange
 from rfa.runtime.pool import StateField, StatePool
+from rfa.runtime.typical_lag import typical_step
 from rfa.runtime.uncertainty import scoring
-from rfa.runtime.uncertainty.adaptive import Horizons, typical_step
+from rfa.runtime.uncertainty.adaptive import Horizons
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.copy_arrays import copy1, copy2
 from rfa.runtime.uncertainty.step_outputs import Observation, Scorer, StepOutputs

@@ -4,9 +4,9 @@
 
 With a local time zone, the lag is `local_span`, which is an hour longer or shorter where the offset from UTC changes.
 
-The typical lag is the running mean of the lags, each bounded to half of it and twice as much. It is replaced by the
-median of the last lags if the first lags or the last eight lags differ much from it. φ is the accumulated rounding
-error, so that cells do not drift from the times.
+The typical lag is the running mean of the lags without gaps (`typical_lag.single_lag`). It is the median of the first
+lags, and is replaced by that of the last eight lags if these differ much from it. φ is the accumulated rounding error,
+so that cells do not drift from the times.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -20,6 +20,7 @@ from rfa.runtime.compiling import inline_jit
 from rfa.runtime.local_time_numba import utc_offset
 from rfa.runtime.series.config import BANDS, LAGS, REACH
 from rfa.runtime.series.leads import DAY, HOUR, HOURLY_UNTIL, WEEK, WHOLE, YEAR
+from rfa.runtime.typical_lag import LAGS_COUNTED, single_lag
 
 # A longer gap is treated as this number of empty cells, because no stored value reaches further back.
 MOST_EMPTY = REACH
@@ -27,8 +28,7 @@ MOST_EMPTY = REACH
 TIME, LAG, ROWS, PHASE, LAGS_SEEN, LAST_LAGS = range(6)
 LOOKED_BACK = 8
 CLOCK = LAST_LAGS + LOOKED_BACK
-# Maximum number of lags in the mean, and the ratio above which a lag differs much.
-LAGS_COUNTED = 1000.0
+# Ratio above which a lag differs much.
 UNLIKE = 3.0
 # Maximum number of cells of a week for which a repeated hour is treated as that of the next week. If a week has more
 # cells, it is treated as that of the next day.
@@ -57,19 +57,14 @@ def _median_lag(clock, count):
 
 
 @inline_jit
-def _is_unlike(clock, count, typical):
-    """Return whether a typical lag is not representative of the last `count` lags.
-
-    It is not representative if each of them is much longer, or each is much shorter. Among the first lags, it is not
-    representative if half are longer or more than half are shorter.
-    """
+def _is_unlike(clock, typical):
+    """Return whether each of the last LOOKED_BACK lags is much longer, or each is much shorter than the typical lag."""
     longer, shorter = 0, 0
-    for k in range(count):
+    for k in range(LOOKED_BACK):
         lag = clock[LAST_LAGS + k]
         longer += 1 if lag > UNLIKE * typical else 0
         shorter += 1 if lag * UNLIKE < typical else 0
-    enough = (count + 1) // 2 if clock[LAGS_SEEN] < LOOKED_BACK else count
-    return longer >= enough or shorter > count - enough
+    return longer == LOOKED_BACK or shorter == LOOKED_BACK
 
 
 @inline_jit
@@ -99,12 +94,12 @@ def advance_clock(clock, now, utc_offsets):
         clock[LAST_LAGS + np.int64(clock[LAGS_SEEN]) % LOOKED_BACK] = lag
         clock[LAGS_SEEN] += 1
         count = np.int64(min(clock[LAGS_SEEN], LOOKED_BACK))
-        if typical == 0 or _is_unlike(clock, count, typical):
+        if count < LOOKED_BACK or _is_unlike(clock, typical):
             typical, clock[PHASE] = _median_lag(clock, count), 0.0
             if count == LOOKED_BACK:  # the mean starts again
                 clock[LAGS_SEEN] = LOOKED_BACK + clock[LAGS_SEEN] % LOOKED_BACK
         else:
-            typical += (bounded(lag, typical / 2, 2 * typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)
+            typical += (single_lag(lag, typical) - typical) / min(clock[LAGS_SEEN] + 1, LAGS_COUNTED)
     span = local_span(utc_offsets, now - lag, lag, typical)
     to_pass = clock[PHASE] + (span / typical if typical > 0 else 1.0)
     count = bounded(np.rint(to_pass), 1.0, MOST_EMPTY + 1.0)

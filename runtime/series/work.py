@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from rfa.runtime import local_time_numba
+from rfa.runtime import local_time_numba, typical_lag
 from rfa.runtime.compiling import kernel_jit
 from rfa.runtime.series import clock_numba, config
 from rfa.runtime.series import leads as series_leads
@@ -29,7 +29,7 @@ CALL: Final = 3.0
 NO_OFFSETS: Final = np.empty((0, 2))
 
 
-@kernel_jit(clock_numba, config, local_time_numba, series_leads)
+@kernel_jit(clock_numba, config, local_time_numba, series_leads, typical_lag)
 def count_cells(clock, times, cells):
     """Write the number of cells between rows at the given times to `cells`, and advance the clock."""
     for row in range(len(times)):

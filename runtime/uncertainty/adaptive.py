@@ -72,8 +72,6 @@ STEP_TOLERANCE = 0.25
 # Amount by which the ratio of steps and pending forecasts may exceed an integer before fewer forecasts are scored. It
 # is needed because typical lags are rarely integers.
 JITTER = 0.1
-# Maximum number of lags in the mean of the typical lag.
-LAGS = 1000.0
 # Offset of the beginning of a step, in steps. Regular times do not occur at this offset, so rounding does not assign
 # two of them to one step.
 EDGE = 0.382
@@ -159,19 +157,6 @@ class Horizons(NamedTuple):
         shapes = ((len(self.gamma), size, levels), (pending,), (pending, size), (pending, size, sides * levels))
         kinds = (np.float32, np.float64, np.float64, np.float32)
         return {name: StateField(shape, kind) for name, shape, kind in zip(FIELDS, shapes, kinds, strict=True)}
-
-
-@inline_jit
-def typical_step(step, lag, count):
-    """Update the running mean of a stream's lags, and return it.
-
-    A lag is clipped to the range from half of the mean to twice the mean. The mean is 0 before the first lag.
-    """
-    if lag <= 0:
-        return step
-    if step == 0:
-        return lag
-    return step + (min(max(lag, step / 2), 2 * step) - step) / min(count + 1, LAGS)
 
 
 @inline_jit

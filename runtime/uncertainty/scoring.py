@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 
 import rfa.runtime.filters.student as students_t
-from rfa.runtime import kernel_calls, views
+from rfa.runtime import kernel_calls, typical_lag, views
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.filters import observed
 from rfa.runtime.filters.observed import LOG_LIKELIHOOD, NIS, WEIGHT
 from rfa.runtime.filters.student import stretched
 from rfa.runtime.kernel_calls import Entry, call, callee
 from rfa.runtime.local_time_numba import utc_offset
+from rfa.runtime.typical_lag import typical_step
 from rfa.runtime.uncertainty import (
     adaptive,
     alarms,
@@ -41,7 +42,6 @@ from rfa.runtime.uncertainty import (
     step_outputs,
     stretch,
 )
-from rfa.runtime.uncertainty.adaptive import typical_step
 from rfa.runtime.uncertainty.anomaly import calibrated_precision, decide_alarm, score_anomaly
 from rfa.runtime.uncertainty.baseline import interpolate
 from rfa.runtime.uncertainty.copy_arrays import clear, copy2
@@ -69,7 +69,7 @@ from rfa.runtime.views import members, packed
 
 _PARTS = (
     adaptive, alarms, anomaly, baseline, calibration, copy_arrays, forecast_checks, intervals, kernel_calls, views,
-    learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t,
+    learned_tail, lengths, mute, observed, pending, recurrence, rules, step_outputs, stretch, students_t, typical_lag,
 )  # fmt: skip
 _OBSERVATION = Observation(0, 0.0, np.empty(0))
 # Modules that contain the functions of a kernel that scores observations.
