@@ -77,13 +77,15 @@ def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float
     """Return the horizons to forecast at each row of a recorded series, so that the intervals up to `furthest` can
     adapt.
 
-    They are the horizons below `furthest` at which the model is calibrated, and `furthest`.
+    They are `furthest` and the smaller horizons at which the model learns from its errors, without the one that is
+    nearest to `furthest` if that is within a factor of 2.
 
     Args:
         runtime: Filter that processes the series.
         step: Typical lag between rows.
         furthest: Largest horizon.
     """
-    leads = runtime.readout((0.9,), (), 0).calibration.horizons * (step if runtime.has_own_steps else 1.0)
+    leads = runtime.learned_horizons * (step if runtime.has_own_steps else 1.0)
     nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
-    return [*leads[:nearest].tolist(), furthest]
+    count = nearest + (2 * leads[nearest] <= furthest)
+    return [*leads[:count].tolist(), furthest]

@@ -130,6 +130,12 @@ class FilterRuntime(FilterStates):
         return 0
 
     @property
+    def learned_horizons(self) -> Array:
+        """Horizons at which the model learns from the errors of its forecasts, `[H]`, in the unit of the calibrated
+        horizons. Of a recorded series, those up to the requested ones are forecast at each row."""
+        return self.readout((0.9,), (), 0).calibration.horizons
+
+    @property
     def kept_bytes(self) -> int:
         """Maximum memory that is retained between requests, in bytes. The pool is not included."""
         return 0

@@ -31,7 +31,7 @@ from rfa.runtime.series.covariates import Regression
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.device import SeriesDevice
 from rfa.runtime.series.leads import FARTHEST
-from rfa.runtime.series.mixture_layout import EXPERTS
+from rfa.runtime.series.mixture_layout import EXPERTS, LEADS
 from rfa.runtime.series.network_steps import MIXED_MAGIC, PREFIX, NetworkSteps
 from rfa.runtime.series.session import NETWORK, SeriesSession
 from rfa.runtime.series.work import row_work
@@ -95,6 +95,11 @@ class SeriesRuntime(FilterRuntime):
         self._sized: WeakValueDictionary[tuple[int, int], SeriesRuntime] = WeakValueDictionary(
             {(size, covariates): self}
         )
+
+    @property
+    def learned_horizons(self) -> Array:
+        """Horizons of the intervals, and those of the weights of the mixture, which reach further."""
+        return LEADS if self._is_mixed else super().learned_horizons
 
     @property
     def own_bytes(self) -> int:

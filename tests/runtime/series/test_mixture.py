@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from rfa.runtime.filters.ahead import followed
 from rfa.runtime.filters.observed import observed
 from rfa.runtime.filters.steps import allocate_posterior
 from rfa.runtime.series import mixture_layout as at
@@ -398,3 +399,13 @@ def test_a_forecast_of_counts_is_never_below_zero(mixture):
 def test_a_counter_goes_beyond_100(mixture):
     (point,) = last(mixture, [float(k) for k in range(1, 101)], (1.0,)).forecast
     assert max(bounds_of(point)) > 100
+
+
+@pytest.mark.parametrize("furthest", [1, 3, 9, 100, 512, 576, 2_016, 10_080])
+def test_weights_are_learned_at_all_horizons_up_to_the_last(mixture, furthest):
+    """Forecasts of a recorded series at each row, so that no horizon has the weights of a new stream."""
+    unit = 300.0
+    found = np.array(followed(mixture, unit, furthest * unit)) / unit
+    nearest = {int(np.argmin(np.abs(np.log(at.LEADS / cells)))) for cells in range(1, furthest + 1)}
+    scored = {int(np.argmin(np.abs(np.log(at.LEADS / cells)))) for cells in found}
+    assert scored == nearest and found[-1] == furthest
