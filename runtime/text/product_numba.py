@@ -4,8 +4,8 @@
     matrix.times(x)                        x `[n, in]` → `[n, out]`
 
 A BLAS library packs the matrix on every call. For the 16 rows of a step, this takes as long as the product. Here, the
-product of a tile of rows with a panel is one loop over `in` whose sums stay in vector registers. Every result is one
-chain of fused multiply-adds in the order of `in`, so the bits of a row do not depend on the other rows.
+product of a tile of rows with some panels is one loop over `in` whose sums stay in vector registers. Every result is
+one chain of fused multiply-adds in the order of `in`, so its bits depend neither on the other rows nor on the tile.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -14,6 +14,7 @@ chain of fused multiply-adds in the order of `in`, so the bits of a row do not d
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float32]
 
-# Number of float32 in a vector register of the target processor. With two vectors of columns, the sums of the largest
-# tile fit into the registers.
+# Number of float32 in a vector register of the target processor.
 LANES = 8
-LARGEST_TILE = 4
 PANEL = 2 * LANES
+# Rows of a tile of one panel, and panels of a tile of one row. Both have eight vectors of sums. Fewer would leave the
+# processor waiting for the last addition of each sum, and more would not fit into the registers.
+TALL, WIDE = 4, 4
 # Prefetch distance in bytes. Panels come from beyond the second-level cache, and the hardware prefetches them too late.
 AHEAD = 8192
 
@@ -60,9 +62,13 @@ class Matrix:
         return out if out.shape[1] == self.columns else np.ascontiguousarray(out[:, : self.columns])
 
 
-def _tile_of(rows: int) -> Any:
-    """Return a function (x, packed, out, row, panel) that computes `rows` rows of the product in one panel, beginning
-    at `row`."""
+INDEX, LANE = ir.IntType(64), ir.IntType(32)
+VECTOR = ir.VectorType(ir.FloatType(), LANES)
+
+
+def _tile_of(rows: int, panels: int) -> Any:
+    """Return a function (x, packed, out, row, panel) that computes a tile of the product, beginning at `row` and
+    `panel`."""
 
     @intrinsic
     def tile(typing_context, x, packed, out, row, panel):
@@ -73,9 +79,16 @@ def _tile_of(rows: int) -> Any:
                 context.make_array(kind)(context, builder, value)
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             ]
-            x_data, packed_data, out_data = (array.data for array in arrays)
             (_, depth), (_, columns) = (cgutils.unpack_tuple(builder, arrays[i].shape, 2) for i in (0, 2))
-            _emit_tile(builder, rows, (x_data, packed_data, out_data), arguments[3:], (depth, columns))
+            x_data, packed_data, out_data = (array.data for array in arrays)
+            row, panel = arguments[3:]
+            x_rows = _parts(builder, x_data, row, rows, depth)
+            length = builder.mul(depth, INDEX(PANEL))
+            load = partial(_emit_columns, builder, _parts(builder, packed_data, panel, panels, length))
+            sums = _emit_sums(builder, x_rows, load, depth, 2 * panels)
+            first = builder.mul(panel, INDEX(PANEL))
+            for of_row, target in zip(sums, _parts(builder, out_data, row, rows, columns), strict=True):
+                _emit_stores(builder, of_row, builder.gep(target, [first]))
             return context.get_dummy_value()
 
         return signature, generate
@@ -83,77 +96,96 @@ def _tile_of(rows: int) -> Any:
     return tile
 
 
-def _emit_tile(builder, rows, pointers, position, sizes):
-    """Emit the loop over `in`, which has 2 · `rows` vectors of sums."""
-    (x, packed, out), (row, panel), (depth, columns) = pointers, position, sizes
-    index, real, lane = ir.IntType(64), ir.FloatType(), ir.IntType(32)
-    vector = ir.VectorType(real, LANES)
-    fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(vector, [vector] * 3), f"llvm.fma.v{LANES}f32")
-    x_rows = [builder.gep(x, [builder.mul(builder.add(row, index(r)), depth)]) for r in range(rows)]
-    start = builder.gep(packed, [builder.mul(builder.mul(panel, depth), index(PANEL))])
-    zero = ir.Constant(vector, [0.0] * LANES)
+def _parts(builder, data, first, count, length):
+    """Return pointers to `count` parts of an array, which have `length` elements each."""
+    return [builder.gep(data, [builder.mul(builder.add(first, INDEX(i)), length)]) for i in range(count)]
+
+
+def _emit_sums(builder, x_rows, load, depth, vectors):
+    """Emit the loop over `in`. Return the vectors of sums of each row.
+
+    Args:
+        x_rows: Pointers to rows of x.
+        load: Function that emits the load of the vectors of W at an index of `in`.
+        depth: Length of the loop.
+        vectors: Number of vectors of a row.
+    """
+    fma = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR] * 3), f"llvm.fma.v{LANES}f32")
     before = builder.basic_block
     loop, after = builder.append_basic_block("loop"), builder.append_basic_block("after")
     builder.branch(loop)
     builder.position_at_end(loop)
-    k = builder.phi(index)
-    sums = [[builder.phi(vector) for _ in range(2)] for _ in range(rows)]
-    place = builder.gep(start, [builder.mul(k, index(PANEL))])
-    columns_of_w = [
-        builder.load(builder.bitcast(builder.gep(place, [index(LANES * i)]), vector.as_pointer()), align=4)
-        for i in range(2)
-    ]
-    _emit_prefetch(builder, place)
+    k = builder.phi(INDEX)
+    sums = [[builder.phi(VECTOR) for _ in range(vectors)] for _ in x_rows]
+    columns = load(k)
     following = []
     for x_row, row_sums in zip(x_rows, sums, strict=True):
-        value = builder.load(builder.gep(x_row, [k]))
-        single = builder.insert_element(ir.Constant(vector, ir.Undefined), value, lane(0))
-        spread = builder.shuffle_vector(
-            single, ir.Constant(vector, ir.Undefined), ir.Constant(ir.VectorType(lane, LANES), [0] * LANES)
-        )
-        following.append(
-            [builder.call(fma, [spread, w, total]) for w, total in zip(columns_of_w, row_sums, strict=True)]
-        )
-    next_k = builder.add(k, index(1))
-    k.add_incoming(index(0), before)
+        spread = _emit_spread(builder, builder.load(builder.gep(x_row, [k])))
+        following.append([builder.call(fma, [spread, w, total]) for w, total in zip(columns, row_sums, strict=True)])
+    next_k = builder.add(k, INDEX(1))
+    k.add_incoming(INDEX(0), before)
     k.add_incoming(next_k, loop)
     for row_sums, row_following in zip(sums, following, strict=True):
         for total, later in zip(row_sums, row_following, strict=True):
-            total.add_incoming(zero, before)
+            total.add_incoming(ir.Constant(VECTOR, [0.0] * LANES), before)
             total.add_incoming(later, loop)
     builder.cbranch(builder.icmp_signed("<", next_k, depth), loop, after)
     builder.position_at_end(after)
-    first = builder.mul(panel, index(PANEL))
-    for r, row_following in enumerate(following):
-        target = builder.gep(out, [builder.add(builder.mul(builder.add(row, index(r)), columns), first)])
-        for i, total in enumerate(row_following):
-            part = builder.bitcast(builder.gep(target, [index(LANES * i)]), vector.as_pointer())
-            builder.store(total, part, align=4)
+    return following
+
+
+def _emit_columns(builder, starts, k):
+    """Emit the loads of the numbers at index k of `in` in each panel, and prefetches of later ones."""
+    vectors = []
+    for start in starts:
+        place = builder.gep(start, [builder.mul(k, INDEX(PANEL))])
+        for i in range(2):
+            part = builder.bitcast(builder.gep(place, [INDEX(LANES * i)]), VECTOR.as_pointer())
+            vectors.append(builder.load(part, align=4))
+        _emit_prefetch(builder, place)
+    return vectors
+
+
+def _emit_spread(builder, value):
+    """Return a vector of equal numbers."""
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    single = builder.insert_element(undefined, value, LANE(0))
+    return builder.shuffle_vector(single, undefined, ir.Constant(ir.VectorType(LANE, LANES), [0] * LANES))
+
+
+def _emit_stores(builder, vectors, target):
+    """Emit the stores of vectors, one after another."""
+    for i, vector in enumerate(vectors):
+        part = builder.bitcast(builder.gep(target, [INDEX(LANES * i)]), VECTOR.as_pointer())
+        builder.store(vector, part, align=4)
 
 
 def _emit_prefetch(builder, place):
     """Emit a prefetch of the numbers `AHEAD` bytes after a pointer. It is for reading and into every cache."""
-    byte, lane = ir.IntType(8).as_pointer(), ir.IntType(32)
-    kind = ir.FunctionType(ir.VoidType(), [byte, lane, lane, lane])
+    byte = ir.IntType(8).as_pointer()
+    kind = ir.FunctionType(ir.VoidType(), [byte, LANE, LANE, LANE])
     prefetch = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-    for i in range(2):
-        later = builder.bitcast(builder.gep(place, [ir.IntType(64)(AHEAD // 4 + LANES * i)]), byte)
-        builder.call(prefetch, [later, lane(0), lane(3), lane(1)])
+    later = builder.gep(builder.bitcast(place, byte), [INDEX(AHEAD)])
+    builder.call(prefetch, [later, LANE(0), LANE(3), LANE(1)])
 
 
-_largest, _one = _tile_of(LARGEST_TILE), _tile_of(1)
+_tall, _wide, _one = _tile_of(TALL, 1), _tile_of(1, WIDE), _tile_of(1, 1)
 SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def multiply(x, packed, out):
     """Compute out = x W, for x `[n, in]` and out `[n, panels · P]`."""
-    n = x.shape[0]
-    for panel in range(packed.shape[0]):
-        row = 0
-        while row + LARGEST_TILE <= n:
-            _largest(x, packed, out, row, panel)
-            row += LARGEST_TILE
-        while row < n:
-            _one(x, packed, out, row, panel)
-            row += 1
+    n, panels = x.shape[0], packed.shape[0]
+    tiled = n - n % TALL
+    for first in range(0, panels, WIDE):
+        end = min(first + WIDE, panels)
+        for panel in range(first, end):
+            for row in range(0, tiled, TALL):
+                _tall(x, packed, out, row, panel)
+        for row in range(tiled, n):
+            if end == first + WIDE:
+                _wide(x, packed, out, row, first)
+            else:
+                for panel in range(first, end):
+                    _one(x, packed, out, row, panel)

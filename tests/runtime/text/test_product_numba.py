@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from rfa.runtime.text.product_numba import LARGEST_TILE, PANEL, Matrix
+from rfa.runtime.text.product_numba import PANEL, TALL, WIDE, Matrix
 
 EPS = float(np.finfo(np.float32).eps)
 # Every kind of tile, and what is left over of rows and columns.
-ROWS = (1, 2, 3, 4, 5, LARGEST_TILE - 1, LARGEST_TILE, LARGEST_TILE + 7, 3 * LARGEST_TILE + 6)
+ROWS = (1, 2, 3, 4, 5, TALL - 1, TALL, TALL + 7, 3 * TALL + 6)
 
 
 def problem(rows: int, depth: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
@@ -19,7 +19,9 @@ def problem(rows: int, depth: int, columns: int) -> tuple[np.ndarray, np.ndarray
 
 
 @pytest.mark.parametrize("rows", ROWS)
-@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (24, PANEL - 1), (33, PANEL), (256, 2 * PANEL + 5)])
+@pytest.mark.parametrize(
+    ("depth", "columns"), [(1, 1), (24, PANEL - 1), (33, WIDE * PANEL), (256, (WIDE + 2) * PANEL + 5)]
+)
 def test_products_are_exact_to_the_rounding_of_a_chain(rows: int, depth: int, columns: int) -> None:
     x, weight = problem(rows, depth, columns)
     found = Matrix.of(weight).times(x)
@@ -31,7 +33,7 @@ def test_products_are_exact_to_the_rounding_of_a_chain(rows: int, depth: int, co
 
 
 def test_a_row_has_the_same_bits_in_any_company() -> None:
-    x, weight = problem(max(ROWS), 100, 70)
+    x, weight = problem(max(ROWS), 100, (WIDE + 1) * PANEL - 6)
     matrix = Matrix.of(weight)
     alone = [matrix.times(x[row : row + 1])[0].tobytes() for row in range(len(x))]
     for rows in ROWS:
@@ -42,7 +44,7 @@ def test_a_row_has_the_same_bits_in_any_company() -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_what_is_no_number_stays_in_its_row(value: float) -> None:
-    x, weight = problem(LARGEST_TILE + 3, 20, 40)
+    x, weight = problem(TALL + 3, 20, 40)
     matrix = Matrix.of(weight)
     expected = matrix.times(x)
     x[5, 7] = value
