@@ -38,6 +38,11 @@ def target_processor(machine: str = platform.machine(), cpuinfo: Path = CPUINFO)
     return X86_64_V3 if flags >= FLAGS else GENERIC
 
 
+def converts_half(triple: str, processor: str, features: str) -> bool:
+    """Return whether a target of LLVM has an instruction that converts float16 to float32, as far as known here."""
+    return triple.startswith(("aarch64", "arm64")) or processor == X86_64_V3 or "+f16c" in features
+
+
 def set_target() -> None:
     """Set numba's target to `target_processor()`, unless NUMBA_CPU_NAME is set. Call it before anything is compiled."""
     if "NUMBA_CPU_NAME" in os.environ:

@@ -29,7 +29,7 @@ from rfa.runtime.series.leads import LEAD_NUMBERS
 from rfa.runtime.text import decoder_numba, math_numba, product_numba
 from rfa.runtime.text.decoder_numba import HEAD_CONSTANTS, SCALARS, add_normed, gelu, normed, run_slots
 from rfa.runtime.text.math_numba import HALF, ONE, ZERO, exp, log
-from rfa.runtime.text.product_numba import Matrix, multiply
+from rfa.runtime.text.product_numba import PANEL, Panels, multiply, pack
 from rfa.runtime.uncertainty import copy_arrays
 
 Array = NDArray[np.float32]
@@ -48,19 +48,19 @@ QUERY_FEATURES = PATHS + LEAD_NUMBERS
 
 
 class Layers(NamedTuple):
-    """Weights of all blocks, stacked. Matrices are stored in panels `[L, panels, in, P]`.
+    """Weights of all blocks, stacked. Matrices are stored in panels `[L, panels, in, W]`. See `product_numba.pack`.
 
     `mix_in` contains query, key, value and gates. `decay` and `own_process` have shape `[L, PATCH, H, S]`, for lags of
     1 to PATCH cells.
     """
 
     mixer_norm: Array
-    mix_in: Array
+    mix_in: Panels
     gate_bias: Array
-    mix_out: Array
+    mix_out: Panels
     feed_forward_norm: Array
-    up: Array
-    down: Array
+    up: Panels
+    down: Panels
     table: Array
     decay: Array
     own_process: Array
@@ -69,9 +69,9 @@ class Layers(NamedTuple):
 class Embedding(NamedTuple):
     """Weights that map the features of a token to the residual stream, and the norm after the blocks."""
 
-    first: Array
+    first: Panels
     first_bias: Array
-    second: Array
+    second: Panels
     second_bias: Array
     norm: Array
 
@@ -79,14 +79,14 @@ class Embedding(NamedTuple):
 class Head(NamedTuple):
     """Weights that map states and queries to quantiles."""
 
-    state: Array
+    state: Panels
     state_bias: Array
-    query: Array
-    inner: Array
+    query: Panels
+    inner: Panels
     inner_bias: Array
-    out: Array
+    out: Panels
     out_bias: Array
-    follow: Array
+    follow: Panels
     follow_bias: Array
 
 
@@ -145,9 +145,9 @@ def compute_states(tokens, ends, lags, handle, means, precisions, states):
     heads = layers.decay.shape[2]
     latent = np.empty((n, heads * 2 * cos.shape[2]), np.float32)
     evidence = np.empty((n, heads), np.float32)
-    joint = np.empty((n, layers.mix_in.shape[1] * layers.mix_in.shape[3]), np.float32)
+    joint = np.empty((n, layers.mix_in.shape[1] * PANEL), np.float32)
     mixed = np.empty((n, d), np.float32)
-    inner = np.empty((n, layers.up.shape[1] * layers.up.shape[3]), np.float32)
+    inner = np.empty((n, layers.up.shape[1] * PANEL), np.float32)
     eps = scalars[3]
     for index in range(layers.table.shape[0]):
         normed(x, layers.mixer_norm[index], eps, states)
@@ -176,7 +176,7 @@ def compute_quantiles(states, source, queries, handle, quantiles):
     shared = np.empty((n, head.state_bias.size), np.float32)
     multiply(states, head.state, shared)
     _add_bias(shared, head.state_bias)
-    follow = np.empty((n, head.follow.shape[0] * head.follow.shape[2]), np.float32)
+    follow = np.empty((n, head.follow.shape[0] * PANEL), np.float32)
     multiply(states, head.follow, follow)
     _add_bias(follow, head.follow_bias)
     hidden = np.empty((k, head.state_bias.size), np.float32)
@@ -190,7 +190,7 @@ def compute_quantiles(states, source, queries, handle, quantiles):
     multiply(hidden, head.inner, inner)
     _add_bias(inner, head.inner_bias)
     gelu(inner)
-    raw = np.empty((k, head.out.shape[0] * head.out.shape[2]), np.float32)
+    raw = np.empty((k, head.out.shape[0] * PANEL), np.float32)
     multiply(inner, head.out, raw)
     _add_bias(raw, head.out_bias)
     for i in range(k):
@@ -214,14 +214,14 @@ def compute_quantiles(states, source, queries, handle, quantiles):
             quantiles[i, q] = near if square < ONE else far
 
 
-def _panels(weight: Array) -> Array:
-    """Return a matrix `[out, in]` in panels."""
-    return Matrix.of(np.ascontiguousarray(weight.T)).panels
+def _panels(weight: Array) -> Panels:
+    """Return matrices `[..., out, in]` in panels."""
+    return pack(weight.swapaxes(-1, -2))
 
 
 def _padded(bias: Array) -> Array:
     """Return a bias that is padded to the width of its matrix's panels."""
-    return np.pad(bias, (0, -bias.size % product_numba.PANEL)).astype(np.float32)
+    return np.pad(bias, (0, -bias.size % PANEL)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -243,17 +243,17 @@ class SeriesDecoder:
 
         def mix_in(block):
             names = ("query.recurrent_weight", "key.weight", "value.weight", "gates.weight")
-            return _panels(np.concatenate([weights[f"{block}mixer.{name}"] for name in names]))
+            return np.concatenate([weights[f"{block}mixer.{name}"] for name in names])
 
         table = np.stack([constants[name] for name in HEAD_CONSTANTS], axis=-1).astype(np.float32)
         layers = Layers(
             stacked(lambda block: weights[f"{block}mixer_norm.recurrent_weight"]),
-            stacked(mix_in),
+            _panels(stacked(mix_in)),
             stacked(lambda block: weights[f"{block}mixer.gates.bias"]),
-            stacked(lambda block: _panels(weights[f"{block}mixer.output.recurrent_weight"])),
+            _panels(stacked(lambda block: weights[f"{block}mixer.output.recurrent_weight"])),
             stacked(lambda block: weights[f"{block}feed_forward_norm.recurrent_weight"]),
-            stacked(lambda block: _panels(weights[f"{block}feed_forward.up.weight"])),
-            stacked(lambda block: _panels(weights[f"{block}feed_forward.down.weight"])),
+            _panels(stacked(lambda block: weights[f"{block}feed_forward.up.weight"])),
+            _panels(stacked(lambda block: weights[f"{block}feed_forward.down.weight"])),
             np.ascontiguousarray(table),
             np.ascontiguousarray(constants["decay"], np.float32),
             np.ascontiguousarray(constants["own_process"], np.float32),

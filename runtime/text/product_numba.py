@@ -6,6 +6,10 @@
 A BLAS library packs the matrix on every call. For the 16 rows of a step, this takes as long as the product. Here, the
 product of a tile of rows with some panels is one loop over `in` whose sums stay in vector registers. Every result is
 one chain of fused multiply-adds in the order of `in`, so its bits depend neither on the other rows nor on the tile.
+
+The product of one row is limited by the time to read W. A matrix is therefore stored in float16 if this is exact, and
+converted in registers. The results have the same bits. Panels are arrays of 16-bit words, so that the type of a kernel
+does not depend on the precision of a matrix.
 """
 
 # mypy does not know the types of numba's dispatchers.
@@ -13,9 +17,10 @@ one chain of fused multiply-adds in the order of `in`, so its bits depend neithe
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import ir
@@ -24,7 +29,10 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
+from rfa.runtime.processor import converts_half
+
 Array = NDArray[np.float32]
+Panels = NDArray[np.uint16]
 
 # Number of float32 in a vector register of the target processor.
 LANES = 8
@@ -36,21 +44,34 @@ TALL, WIDE = 4, 4
 AHEAD = 8192
 
 
+def pack(weight: Array) -> Panels:
+    """Return matrices `[..., in, out]` in panels `[..., ⌈out / P⌉, in, W]`, padded with zero columns.
+
+    The W words of a row are P float16 (W = P) if all values of the matrices are finite and exact in float16, and
+    otherwise P float32 (W = 2 P).
+    """
+    *stack, depth, columns = weight.shape
+    count = -(-columns // PANEL)
+    padded = np.zeros((*stack, depth, count * PANEL), np.float32)
+    padded[..., :columns] = weight
+    single = np.ascontiguousarray(padded.reshape(*stack, depth, count, PANEL).swapaxes(-3, -2))
+    with np.errstate(over="ignore"):
+        half = single.astype(np.float16)
+    is_exact = np.array_equal(half, single) and np.isfinite(half).all()
+    return (half if is_exact else single).view(np.uint16)
+
+
 @dataclass(frozen=True)
 class Matrix:
-    """A matrix in panels, padded with zero columns."""
+    """A matrix in panels."""
 
-    panels: Array  # [⌈out / P⌉, in, P]
+    panels: Panels  # see `pack`
     columns: int
 
     @classmethod
     def of(cls, weight: Array) -> Matrix:
         """Return the panels of a matrix `[in, out]`."""
-        depth, columns = weight.shape
-        count = -(-columns // PANEL)
-        padded = np.zeros((depth, count * PANEL), np.float32)
-        padded[:, :columns] = weight
-        return cls(np.ascontiguousarray(padded.reshape(depth, count, PANEL).swapaxes(0, 1)), columns)
+        return cls(pack(weight), weight.shape[1])
 
     def times(self, x: Array) -> Array:
         """Return x W for x `[n, in]`, as a contiguous array."""
@@ -62,11 +83,48 @@ class Matrix:
         return out if out.shape[1] == self.columns else np.ascontiguousarray(out[:, : self.columns])
 
 
-INDEX, LANE = ir.IntType(64), ir.IntType(32)
+INDEX, LANE, WORD = ir.IntType(64), ir.IntType(32), ir.IntType(16)
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 
 
-def _tile_of(rows: int, panels: int) -> Any:
+class Format(NamedTuple):
+    """Format of the numbers in panels.
+
+    Attributes:
+        words: Words per number.
+        load: Function (context, builder, place) that emits the load of LANES numbers at a pointer to words.
+    """
+
+    words: int
+    load: Callable[..., Any]
+
+
+def _load_single(_, builder, place):
+    return builder.load(builder.bitcast(place, VECTOR.as_pointer()), align=4)
+
+
+def _load_half(context, builder, place):
+    if not converts_half(*context.codegen().magic_tuple()):
+        return _load_half_portably(context, builder, place)
+    vector = ir.VectorType(ir.HalfType(), LANES)
+    return builder.fpext(builder.load(builder.bitcast(place, vector.as_pointer()), align=2), VECTOR)
+
+
+def _load_half_portably(_, builder, place):
+    """Emit the load of finite float16 for processors without an instruction for it. For them, LLVM would call a
+    function of a library that may be missing."""
+    bits = ir.VectorType(LANE, LANES)
+    words = builder.load(builder.bitcast(place, ir.VectorType(WORD, LANES).as_pointer()), align=2)
+    # Move the sign to bit 31, and exponent and fraction to their place in a float32, whose exponent has another bias.
+    moved = builder.shl(builder.sext(words, bits), ir.Constant(bits, [13] * LANES))
+    small = builder.and_(moved, ir.Constant(bits, [0x8FFFE000] * LANES))
+    return builder.fmul(builder.bitcast(small, VECTOR), ir.Constant(VECTOR, [2.0**112] * LANES))
+
+
+HALF, SINGLE = Format(1, _load_half), Format(2, _load_single)
+
+
+def _tile_of(rows: int, panels: int, numbers: Format) -> Any:
     """Return a function (x, packed, out, row, panel) that computes a tile of the product, beginning at `row` and
     `panel`."""
 
@@ -80,11 +138,11 @@ def _tile_of(rows: int, panels: int) -> Any:
                 for kind, value in zip(signature.args[:3], arguments[:3], strict=True)
             ]
             (_, depth), (_, columns) = (cgutils.unpack_tuple(builder, arrays[i].shape, 2) for i in (0, 2))
-            x_data, packed_data, out_data = (array.data for array in arrays)
+            x_data, words, out_data = (array.data for array in arrays)
             row, panel = arguments[3:]
             x_rows = _parts(builder, x_data, row, rows, depth)
-            length = builder.mul(depth, INDEX(PANEL))
-            load = partial(_emit_columns, builder, _parts(builder, packed_data, panel, panels, length))
+            length = builder.mul(depth, INDEX(PANEL * numbers.words))
+            load = partial(_emit_columns, context, builder, numbers, _parts(builder, words, panel, panels, length))
             sums = _emit_sums(builder, x_rows, load, depth, 2 * panels)
             first = builder.mul(panel, INDEX(PANEL))
             for of_row, target in zip(sums, _parts(builder, out_data, row, rows, columns), strict=True):
@@ -134,14 +192,14 @@ def _emit_sums(builder, x_rows, load, depth, vectors):
     return following
 
 
-def _emit_columns(builder, starts, k):
+def _emit_columns(context, builder, numbers, starts, k):
     """Emit the loads of the numbers at index k of `in` in each panel, and prefetches of later ones."""
     vectors = []
     for start in starts:
-        place = builder.gep(start, [builder.mul(k, INDEX(PANEL))])
+        place = builder.gep(start, [builder.mul(k, INDEX(PANEL * numbers.words))])
         for i in range(2):
-            part = builder.bitcast(builder.gep(place, [INDEX(LANES * i)]), VECTOR.as_pointer())
-            vectors.append(builder.load(part, align=4))
+            part = builder.gep(place, [INDEX(LANES * numbers.words * i)])
+            vectors.append(numbers.load(context, builder, part))
         _emit_prefetch(builder, place)
     return vectors
 
@@ -169,23 +227,37 @@ def _emit_prefetch(builder, place):
     builder.call(prefetch, [later, LANE(0), LANE(3), LANE(1)])
 
 
-_tall, _wide, _one = _tile_of(TALL, 1), _tile_of(1, WIDE), _tile_of(1, 1)
-SIGNATURE = "void(float32[:,::1], float32[:,:,::1], float32[:,::1])"
+def product_of(numbers: Format) -> Any:
+    """Return a function that computes a product with panels of a format. See `multiply`."""
+    tall, wide, one = (_tile_of(*shape, numbers) for shape in ((TALL, 1), (1, WIDE), (1, 1)))
+
+    @njit(error_model="numpy")
+    def product(x, packed, out):
+        n, panels = x.shape[0], packed.shape[0]
+        tiled = n - n % TALL
+        for first in range(0, panels, WIDE):
+            end = min(first + WIDE, panels)
+            for panel in range(first, end):
+                for row in range(0, tiled, TALL):
+                    tall(x, packed, out, row, panel)
+            for row in range(tiled, n):
+                if end == first + WIDE:
+                    wide(x, packed, out, row, first)
+                else:
+                    for panel in range(first, end):
+                        one(x, packed, out, row, panel)
+
+    return product
+
+
+_half_product, _single_product = product_of(HALF), product_of(SINGLE)
+SIGNATURE = "void(float32[:,::1], uint16[:,:,::1], float32[:,::1])"
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def multiply(x, packed, out):
-    """Compute out = x W, for x `[n, in]` and out `[n, panels · P]`."""
-    n, panels = x.shape[0], packed.shape[0]
-    tiled = n - n % TALL
-    for first in range(0, panels, WIDE):
-        end = min(first + WIDE, panels)
-        for panel in range(first, end):
-            for row in range(0, tiled, TALL):
-                _tall(x, packed, out, row, panel)
-        for row in range(tiled, n):
-            if end == first + WIDE:
-                _wide(x, packed, out, row, first)
-            else:
-                for panel in range(first, end):
-                    _one(x, packed, out, row, panel)
+    """Compute out = x W, for x `[n, in]`, packed = `pack(W)` and out `[n, panels · P]`."""
+    if packed.shape[2] == PANEL:
+        _half_product(x, packed, out)
+    else:
+        _single_product(x, packed, out)

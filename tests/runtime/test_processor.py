@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rfa.runtime.processor import FLAGS, GENERIC, X86_64_V3, target_processor
+from rfa.runtime.processor import FLAGS, GENERIC, X86_64_V3, converts_half, target_processor
 
 PROGRAM = """
 {imports}
@@ -46,6 +46,14 @@ def test_the_target_depends_on_the_baseline_alone(tmp_path: Path, machine: str, 
 
 def test_a_system_without_cpuinfo_has_the_usual_target(tmp_path: Path) -> None:
     assert target_processor("x86_64", tmp_path / "missing") == X86_64_V3
+
+
+def test_the_targets_that_convert_float16() -> None:
+    assert converts_half("x86_64-unknown-linux-gnu", X86_64_V3, "")
+    assert converts_half("x86_64-unknown-linux-gnu", "nehalem", "+avx,+f16c")
+    assert converts_half("aarch64-unknown-linux-gnu", GENERIC, "") and converts_half("arm64-apple-darwin", GENERIC, "")
+    assert not converts_half("x86_64-unknown-linux-gnu", GENERIC, "")
+    assert not converts_half("powerpc64le-unknown-linux-gnu", GENERIC, "")
 
 
 def test_numba_compiles_for_the_target() -> None:

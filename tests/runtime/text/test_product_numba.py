@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from rfa.runtime.text.product_numba import PANEL, TALL, WIDE, Matrix
+from rfa.runtime.text import product_numba
+from rfa.runtime.text.product_numba import PANEL, TALL, WIDE, Format, Matrix, multiply, pack, product_of
 
 EPS = float(np.finfo(np.float32).eps)
 # Every kind of tile, and what is left over of rows and columns.
@@ -57,3 +60,42 @@ def test_what_is_no_number_stays_in_its_row(value: float) -> None:
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(ValueError, match=r"x must be \[n, 20\]"):
         Matrix.of(problem(1, 20, 40)[1]).times(np.zeros(shape, np.float32))
+
+
+@pytest.mark.parametrize("rows", [1, TALL, TALL + 1])
+@pytest.mark.parametrize(("depth", "columns"), [(1, 1), (33, WIDE * PANEL), (255, (WIDE + 1) * PANEL + 3)])
+def test_a_matrix_in_float16_gives_the_bits_of_float32(rows: int, depth: int, columns: int) -> None:
+    x, weight = problem(rows, depth, columns)
+    weight = weight.astype(np.float16).astype(np.float32)
+    half = Matrix.of(weight)
+    single = Matrix.of(np.pad(weight, ((0, 0), (0, 1)), constant_values=0.1))  # float16 cannot represent 0.1
+    assert half.panels.shape[2] == PANEL and single.panels.shape[2] == 2 * PANEL
+    assert half.times(x).tobytes() == single.times(x)[:, :columns].tobytes()
+
+
+@pytest.mark.parametrize("load", [product_numba._load_half, product_numba._load_half_portably])
+def test_every_finite_float16_is_converted_exactly(load: Callable[..., object]) -> None:
+    """With and without an instruction of the processor."""
+    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
+    weight = every[np.isfinite(every)].astype(np.float32)[None]
+    found = np.empty(weight.shape, np.float32)
+    product_of(Format(1, load))(np.ones((1, 1), np.float32), pack(weight), found)
+    np.testing.assert_array_equal(found, weight)
+
+
+@pytest.mark.parametrize("value", [0.1, 65520.0, 2.0**-25, np.nan, np.inf])
+def test_values_that_float16_cannot_represent_are_stored_in_float32(value: float) -> None:
+    weight = problem(1, 20, 40)[1].astype(np.float16).astype(np.float32)
+    assert pack(weight).shape == (3, 20, PANEL)
+    weight[7, 30] = value
+    panels = pack(weight)
+    assert panels.shape == (3, 20, 2 * PANEL)
+    np.testing.assert_array_equal(panels.view(np.float32)[1, :, 14], weight[:, 30])
+
+
+def test_a_stack_of_matrices_has_one_format() -> None:
+    weights = np.stack([problem(1, 20, 40)[1], np.ones((20, 40), np.float32)])
+    x, found = np.ones((2, 20), np.float32), np.empty((2, 3 * PANEL), np.float32)
+    for weight, panels in zip(weights, pack(weights), strict=True):
+        multiply(x, panels, found)
+        assert found[:, :40].tobytes() == Matrix.of(weight).times(x).tobytes()
