@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from rfa.export.writing import write_bundle
 from rfa.model.checkpoint import CONFIG_FILE, load_run_of
 from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.bundle.bundle import Bundle
-from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig
+from rfa.runtime.bundle.families.series import NETWORK, SeriesBundleConfig, is_matrix
 from rfa.runtime.series.averages_numba import SeriesTokens, describe
 from rfa.runtime.series.config import PATCH, PATHS
 from rfa.runtime.series.decoder_numba import QUERY_FEATURES, SeriesDecoder
@@ -22,23 +23,27 @@ from rfa.runtime.series.session import SeriesSession
 RECORD_FILE = "train.json"
 # Number of cells (grid steps) up to each token of the golden stream, and the horizons of its forecasts in cells.
 GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
+LARGEST_WEIGHT = float(np.finfo(np.float16).max)
 GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
 
 
 def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:
     """Export the run directory of a series network (`rfa train series`) as a bundle, and return the bundle.
 
+    The matrices are rounded to float16. The golden outputs are those of the rounded network. The validation figures are
+    copied from the run.
+
     Args:
         run, out: Run directory, and directory of the bundle.
         name: Name of the bundle. By default, the name of the directory `out`.
 
     Raises:
-        ValueError: If the run is not a run of the series network.
+        ValueError: If the run is not a run of the series network, or a matrix exceeds the range of float16.
     """
     source, target = Path(run), Path(out)
     model: SeriesNetwork = load_run_of(source, SeriesNetwork, "a series network", "series")
     record = json.loads((source / RECORD_FILE).read_text())
-    weights = {key: tensor.detach().contiguous().numpy() for key, tensor in model.state_dict().items()}
+    weights = round_matrices({key: tensor.contiguous().numpy() for key, tensor in model.state_dict().items()})
     sessions = {NETWORK: SeriesSession(SeriesDecoder.of(weights))}
     config = json.loads((source / CONFIG_FILE).read_text())["config"]
     family = SeriesBundleConfig.model_validate(config)
@@ -57,6 +62,22 @@ def export_series(run: str | Path, out: str | Path, *, name: str | None = None) 
         provenance={part: record[part] for part in ("data", "commit", "versions", "device")},
         state=family.state(),
     )
+
+
+def round_matrices(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the weights of a network with the matrices in float16, which all runtimes represent exactly. Other weights
+    are unchanged.
+
+    Raises:
+        ValueError: If a matrix contains a number beyond the range of float16.
+    """
+    rounded = dict(weights)
+    for name, array in weights.items():
+        if is_matrix(name, array.shape):
+            if np.abs(array).max() > LARGEST_WEIGHT:
+                raise ValueError(f"{name} contains a number above {LARGEST_WEIGHT:g}, the largest in float16")
+            rounded[name] = array.astype(np.float16)
+    return rounded
 
 
 def golden_outputs(sessions: dict[str, SeriesSession], weights: dict[str, np.ndarray]) -> dict[str, object]:

@@ -21,7 +21,7 @@ MANIFEST_FILE = "manifest.json"
 # Name of the optional signature. It is the only file that the manifest does not list.
 SIGNATURE_FILE = "manifest.json.minisig"
 Kind = Literal["lm", "filter", "series"]
-Dtype = Literal["float64", "float32", "int64", "int32", "bool"]
+Dtype = Literal["float64", "float32", "float16", "int64", "int32", "bool"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 MAX_MANIFEST_BYTES = 4 << 20
 # Two files per kernel, and about 20 other files.

@@ -223,7 +223,7 @@ def bytes_needed(config: SeriesConfig) -> int:
 
 def check_memory(bundle: Bundle, config: SeriesConfig) -> None:
     """Check that there is enough free memory. See `check_free_memory`."""
-    weights = sum(array.nbytes for array in bundle.weights().values())
+    weights = 4 * sum(array.size for array in bundle.weights().values())
     needed = weights + bytes_needed(config) + WORKSPACE_BYTES
     check_free_memory(bundle.name, needed, " for long series", "RFA_PROCESSES")
 

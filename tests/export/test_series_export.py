@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors.numpy
+import torch
 from typer.testing import CliRunner
 
 import rfa
 from rfa.cli.main import app
+from rfa.export import series_export
 from rfa.export.comparison import compare_with_torch
 from rfa.export.series_export import export_series
 from rfa.library.models import find_model
@@ -23,6 +25,7 @@ from rfa.runtime.bundle.documents import canonical_json, sha256
 from rfa.runtime.series.decoder_numba import SeriesDecoder
 from rfa.runtime.series.filter import SeriesRuntime
 from rfa.runtime.series.session import NETWORK, SeriesSession
+from rfa.runtime.text.product_numba import PANEL
 from tests.small_series import exported, saved
 
 
@@ -42,9 +45,37 @@ def test_a_bundle_is_the_run_and_gives_its_golden_outputs(folder: Path) -> None:
     assert {name: array.shape for name, array in bundle.weights().items()} == {
         n: tuple(t.shape) for n, t in run.items()
     }
-    assert all(np.array_equal(array, run[name].numpy()) for name, array in bundle.weights().items())
+    in_float32 = {name for name, tensor in run.items() if tensor.ndim != 2 or name.endswith(("slot_log_mu", "_raw"))}
+    for name, array in bundle.weights().items():
+        expected = run[name] if name in in_float32 else run[name].to(torch.float16)
+        assert array.dtype == expected.numpy().dtype and np.array_equal(array, expected.numpy())
     assert check_golden(bundle, sessions(bundle)) > 0
     assert load_model(bundle.path).config == load_run(folder / "small-run").config
+
+
+def test_the_network_of_a_bundle_is_in_float16(folder: Path) -> None:
+    weights = SeriesDecoder.of(exported(folder).weights()).weights
+    panels = [array for part in weights[:3] for array in part if array.dtype == np.uint16]
+    assert len(panels) == 11 and {array.shape[-1] for array in panels} == {PANEL}
+
+
+def test_a_bundle_in_float32_is_not_rounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a bundle that an earlier version exported."""
+    monkeypatch.setattr(series_export, "round_matrices", dict)
+    bundle = export_series(saved(tmp_path / "run"), tmp_path / "bundle")
+    assert {array.dtype for array in bundle.weights().values()} == {np.dtype(np.float32)}
+    assert check_golden(bundle, sessions(bundle)) > 0
+    (comparison,) = compare_with_torch(bundle)
+    assert 0 < comparison.error < 1e-4
+
+
+def test_a_matrix_beyond_float16_is_refused(tmp_path: Path) -> None:
+    run = saved(tmp_path / "run")
+    weights = safetensors.numpy.load_file(run / "model.safetensors")
+    weights["head.inner.weight"][1, 2] = -65520
+    safetensors.numpy.save_file(weights, run / "model.safetensors")
+    with pytest.raises(ValueError, match=r"head\.inner\.weight contains a number above 65504"):
+        export_series(run, tmp_path / "bundle")
 
 
 def test_verify_compares_with_torch(folder: Path) -> None:

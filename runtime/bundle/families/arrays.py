@@ -23,7 +23,8 @@ class ArrayRule:
     """Rule for an array. All values must be finite.
 
     Args:
-        shape, dtype: Required shape and dtype.
+        shape: Required shape.
+        dtypes: Allowed dtypes.
         least, above, most: Bounds on the values. `above` is exclusive.
         value: Expected values.
         tolerance: Allowed difference from `value`, relative to its largest magnitude.
@@ -31,7 +32,7 @@ class ArrayRule:
     """
 
     shape: tuple[int, ...]
-    dtype: str = "float32"
+    dtypes: tuple[str, ...] = ("float32",)
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -60,9 +61,9 @@ def check_arrays(found: Mapping[str, AnyArray], rules: Mapping[str, ArrayRule], 
     for name in sorted(found.keys() - rules.keys())[:1]:
         raise BundleError(f"{file}: {name[:80]} is not an array of this configuration")
     for name, rule in rules.items():
-        if (str(found[name].dtype), found[name].shape) != (rule.dtype, rule.shape):
+        if str(found[name].dtype) not in rule.dtypes or found[name].shape != rule.shape:
             stored = f"{found[name].dtype}{list(found[name].shape)}"
-            raise BundleError(f"{file}: {name} is {stored}, expected {rule.dtype}{list(rule.shape)}")
+            raise BundleError(f"{file}: {name} is {stored}, expected {' or '.join(rule.dtypes)}{list(rule.shape)}")
     for name, rule in rules.items():
         problem = _problem(found[name], rule)
         if problem is not None:

@@ -239,7 +239,7 @@ class LanguageConfig(FamilyConfig):
             **{name: ArrayRule(value.shape, least=0.0, value=value) for name, value in heads.items()},
             "decay": ArrayRule(rates.shape, least=0.0, most=1.0, value=np.exp(-rates)),
             "own_process": ArrayRule(rates.shape, least=0.0, value=self._own_process(weights)),
-            "omega": ArrayRule(omega.shape, "float64", value=omega, tolerance=1e-9),
+            "omega": ArrayRule(omega.shape, ("float64",), value=omega, tolerance=1e-9),
             **{name: ArrayRule((), value=value) for name, value in fixed.items()},
         }
 

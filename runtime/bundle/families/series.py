@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -16,7 +17,13 @@ from rfa.runtime.bundle.manifest import GraphSpec, Kind, TensorSpec
 # Constants of the architecture (`rfa.runtime.series.config`, `rfa.runtime.series.leads`).
 FEATURES, ASKED, QUANTILES, PATHS = 319, 34, 15, 23
 NETWORK = "network"
+MATRIX_DTYPES = ("float16", "float32")
 Panels = Annotated[int, Field(ge=32, le=4_096, multiple_of=32)]
+
+
+def is_matrix(name: str, shape: tuple[int, ...]) -> bool:
+    """Return whether a parameter of the network is a matrix of a product. Bundles may contain these in float16."""
+    return len(shape) == 2 and name.endswith("weight")
 
 
 class SeriesCalibration(Strict):
@@ -60,7 +67,11 @@ class SeriesBundleConfig(FamilyConfig):
             "head.out.weight": (QUANTILES, inner), "head.out.bias": (QUANTILES,),
             "head.follow.weight": (PATHS, d), "head.follow.bias": (PATHS,),
         }  # fmt: skip
-        return {**blocks, **{name: ArrayRule(shape) for name, shape in own.items()}}
+        rules = {**blocks, **{name: ArrayRule(shape) for name, shape in own.items()}}
+        return {
+            name: replace(rule, dtypes=MATRIX_DTYPES) if is_matrix(name, rule.shape) else rule
+            for name, rule in rules.items()
+        }
 
     def derived(self, weights: Mapping[str, AnyArray]) -> Rules:
         return {}
