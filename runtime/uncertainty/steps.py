@@ -285,11 +285,11 @@ class Steps:
 
 def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
     """Clip estimates, forecasts and the ends of their intervals to a range, and set numbers below LEAST to 0."""
-    rows = np.flatnonzero(
-        (outputs.std < LEAST).any(axis=1)
-    )  # each row separately, so that results do not depend on the batch
-    for numbers in (outputs.mean, outputs.std, outputs.interval, outputs.moments, outputs.bands) if len(rows) else ():
-        numbers[rows] = np.where(np.abs(numbers[rows]) < LEAST, 0.0, numbers[rows])
+    is_small = outputs.std < LEAST
+    if is_small.any():
+        rows = np.flatnonzero(is_small.any(axis=1))  # separately, so that results do not depend on the batch
+        for numbers in (outputs.mean, outputs.std, outputs.interval, outputs.moments, outputs.bands):
+            numbers[rows] = np.where(np.abs(numbers[rows]) < LEAST, 0.0, numbers[rows])
     if limits == UNLIMITED:
         return
     for numbers in (outputs.mean, outputs.interval, outputs.moments[:, :, ::2], outputs.bands):
@@ -298,10 +298,7 @@ def limit_outputs(outputs: StepOutputs, limits: tuple[float, float]) -> None:
 
 def _none_for_nan(column: Array) -> list[float | None]:
     """Return the column with None in place of NaN."""
-    values: list[float | None] = column.tolist()
-    if np.isnan(column).any():
-        return [None if value != value else value for value in values]  # noqa: PLR0124
-    return values
+    return [None if value != value else value for value in column.tolist()]  # noqa: PLR0124
 
 
 def _flags(column: Array) -> list[bool | None]:
