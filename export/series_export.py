@@ -23,8 +23,9 @@ from rfa.runtime.series.session import SeriesSession
 RECORD_FILE = "train.json"
 # Number of cells (grid steps) up to each token of the golden stream, and the horizons of its forecasts in cells.
 GOLDEN_ENDS = np.array([16, 32, 48, 53, 64, 80, 96, 97])
-LARGEST_WEIGHT = float(np.finfo(np.float16).max)
 GOLDEN_LEADS = np.array([1, 2, 24, 64, 500])
+# Largest number in float16.
+LARGEST_WEIGHT = float(np.finfo(np.float16).max)
 
 
 def export_series(run: str | Path, out: str | Path, *, name: str | None = None) -> Bundle:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rfa.runtime.compiling import inline_jit, kernel_jit
-from rfa.runtime.series import clipping_numba, tokens_numba
+from rfa.runtime.series import clipping_numba, squash_numba, tokens_numba
 from rfa.runtime.series.config import (
     BASE_FEATURES,
     BASE_PATHS,
@@ -40,6 +40,7 @@ from rfa.runtime.series.config import (
     PATHS,
     REACH,
 )
+from rfa.runtime.series.squash_numba import squash
 from rfa.runtime.series.tokens_numba import (
     BENDS,
     BENT,
@@ -62,7 +63,7 @@ from rfa.runtime.series.tokens_numba import (
 )
 
 Array = np.ndarray
-SOURCES = (clipping_numba, tokens_numba)
+SOURCES = (clipping_numba, squash_numba, tokens_numba)
 # Largest and smallest number of cells of a mean at a season.
 WIDEST, NARROWEST = 64, 8
 # Lines are extended by at most this multiple of their length, and the drift of seasons by at most this multiple of the
@@ -75,13 +76,6 @@ _LINES, _MEANS = np.array(LINES), np.array(MEANS)
 NOW, DRIFT, GROWTH, THEN = range(4)
 OF_LAG = THEN + CYCLES
 SUMMARY = LAGS * OF_LAG + 2 * len(LINES) + len(MEANS)
-
-
-@inline_jit
-def _squash(x):
-    """Return asinh(x). This takes half the time of the library function."""
-    size = abs(x)
-    return np.float32(math.copysign(math.log(size + math.sqrt(size * size + 1)), x))
 
 
 @inline_jit
@@ -188,24 +182,24 @@ def write_averages(numbers, counts, ring, errors, since, seasons, lags, c, s, su
             if twice < min(n, REACH):
                 pairs = min(counts[SEEN] - np.int64(since[twice]), len(NORMALISERS) - 1)
                 row[offset] = _ratio(errors[twice] / NORMALISERS[pairs], s, 1e-3) if pairs > 0 else np.float32(0)
-            row[offset + 1] = _squash((summary[of_lag + NOW] - summary[of_lag + THEN]) / s)
+            row[offset + 1] = squash((summary[of_lag + NOW] - summary[of_lag + THEN]) / s)
             row[offset + 2] = np.float32(_cycles(p, usable)[1] / CYCLES)
             row[offset + 3] = np.float32(1.0 if p == seasons[band] else 0.0)
         offset += 4
     at = LAGS * OF_LAG
     for k in range(len(_LINES)):
         off = _residual(ring, head, min(_LINES[k], n), summary[at], summary[at + 1])
-        row[offset], row[offset + 1] = _squash(PATCH * summary[at + 1] / s), _ratio(off, s, 1e-4)
+        row[offset], row[offset + 1] = squash(PATCH * summary[at + 1] / s), _ratio(off, s, 1e-4)
         offset, at = offset + 2, at + 2
     for k in range(len(_MEANS)):
-        row[offset + k] = _squash((summary[at + k] - local) / s)
+        row[offset + k] = squash((summary[at + k] - local) / s)
     offset += len(_MEANS)
     is_seen = n > 1 and counts[SEEN] > np.int64(since[1])
     usual = errors[1] / NORMALISERS[min(counts[SEEN] - np.int64(since[1]), len(NORMALISERS) - 1)] if is_seen else 0.0
     usual = max(usual, 1e-6 * s)
     for k in range(MOVES):
         move = ring[head + k] - ring[head + k + 1] if k + 1 < n else np.float32(0)
-        row[offset + k] = _squash(move / usual)
+        row[offset + k] = squash(move / usual)
     bent = numbers[BENT] / numbers[BENDS] if numbers[BENDS] > 0 else 0.0
     row[offset + MOVES] = _ratio(bent, s, 1e-4)
     row[offset + MOVES + 1] = _ratio(min(numbers[LEAST], 1e3 * s), s, 1e-3)
@@ -251,16 +245,16 @@ def write_average_paths(lead, cells_since, numbers, counts, ring, lags, summary,
             average, product = _seasonal_forecasts(
                 lead, lags[band], head, origin, usable, ring, summary, band * OF_LAG, is_positive
             )
-            out[BASE_PATHS + band] = _squash((average - local) / s)
-            out[BASE_PATHS + LAGS + band] = _squash((product - local) / s)
+            out[BASE_PATHS + band] = squash((average - local) / s)
+            out[BASE_PATHS + LAGS + band] = squash((product - local) / s)
     offset, at = BASE_PATHS + 2 * LAGS, LAGS * OF_LAG
     for k in range(len(_LINES)):
-        out[offset + k] = _squash((summary[at] + min(lead, LINE_ENDS * _LINES[k]) * summary[at + 1] - local) / s)
+        out[offset + k] = squash((summary[at] + min(lead, LINE_ENDS * _LINES[k]) * summary[at + 1] - local) / s)
         at += 2
     offset += len(_LINES)
     for k in range(len(_MEANS)):
-        out[offset + k] = _squash((summary[at + k] - local) / s)
-    out[offset + len(_MEANS)] = _squash((numbers[MEAN] - c) / s)
+        out[offset + k] = squash((summary[at + k] - local) / s)
+    out[offset + len(_MEANS)] = squash((numbers[MEAN] - c) / s)
 
 
 class SeriesTokens(NamedTuple):

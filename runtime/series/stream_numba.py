@@ -19,7 +19,16 @@ import numpy as np
 from rfa.runtime import local_time_numba, typical_lag, views
 from rfa.runtime.compiling import inline_jit, kernel_jit
 from rfa.runtime.local_time_numba import utc_offset
-from rfa.runtime.series import averages_numba, clipping_numba, clock_numba, config, leads, stream_arrays, tokens_numba
+from rfa.runtime.series import (
+    averages_numba,
+    clipping_numba,
+    clock_numba,
+    config,
+    leads,
+    squash_numba,
+    stream_arrays,
+    tokens_numba,
+)
 from rfa.runtime.series.averages_numba import write_average_paths, write_averages, write_summary
 from rfa.runtime.series.clock_numba import (
     CLOCK,
@@ -53,8 +62,8 @@ from rfa.runtime.uncertainty.copy_arrays import copy3
 
 # Other modules whose functions and arguments the kernels of this module use.
 SOURCES = (
-    alarms, averages_numba, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba, step_outputs,
-    stream_arrays, tokens_numba, typical_lag, views,
+    alarms, averages_numba, clipping_numba, clock_numba, config, copy_arrays, leads, local_time_numba,
+    squash_numba, step_outputs, stream_arrays, tokens_numba, typical_lag, views,
 )  # fmt: skip
 LEAD_TABLE = lead_table()
 LEAD_NUMBERS = LEAD_TABLE.shape[1]

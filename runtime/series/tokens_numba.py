@@ -30,6 +30,7 @@ import numpy as np
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series.clipping_numba import CLIP_STATE, FIRST_VALUES, clip_first_values, clip_value, is_recheck_due
 from rfa.runtime.series.config import AHEAD, BANDS, BLOCK_LENGTHS, BLOCKS, DIFFERENCES, LAGS, REACH, WINDOW
+from rfa.runtime.series.squash_numba import squash
 
 CENTRED = 8
 _BANDS, _BLOCK_LENGTHS = np.array(BANDS), np.array(BLOCK_LENGTHS)
@@ -274,16 +275,11 @@ def noise_bound(numbers):
 
 
 @inline_jit
-def _squashed(x, c, s):
-    return np.float32(math.asinh((x - c) / s))
-
-
-@inline_jit
 def _zero(numbers, c, s):
     """Return the position of zero relative to the centre c, on the scale of the token. It is bounded, unless the scale
     was replaced by a fraction of the level."""
     if s > numbers[SCALE]:
-        return _squashed(0.0, c, s)
+        return squash(-c / s)
     return np.float32(min(max(math.asinh(-c / s), -FARTHEST_ZERO), FARTHEST_ZERO))
 
 
@@ -301,7 +297,7 @@ def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, ro
     offset = 0
     for i in range(WINDOW):
         age = WINDOW - 1 - i
-        row[offset + i] = _squashed(ring[head + age], local, s) if age < n else np.float32(0)
+        row[offset + i] = squash((ring[head + age] - local) / s) if age < n else np.float32(0)
         row[offset + WINDOW + i] = np.float32((counts[MASK] >> age) & 1)
     offset += 2 * WINDOW
     fill = choose_lags(numbers, counts, errors, since, seasons, lags)
@@ -320,11 +316,11 @@ def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, ro
                 difference = ring[head + i] - ring[head + i + p]
             if i < CENTRED:
                 above += difference / CENTRED
-            row[offset + i] = np.float32(math.asinh(difference / s))
+            row[offset + i] = squash(difference / s)
         offsets[band] = above
         for i in range(AHEAD):
             h = (i + 1) * 4
-            row[offset + DIFFERENCES + i] = _squashed(ring[head + _cells_back(h, p)], local, s)
+            row[offset + DIFFERENCES + i] = squash((ring[head + _cells_back(h, p)] - local) / s)
         offset += DIFFERENCES + AHEAD
         pairs = _pairs(counts, since, p)
         row[offset] = np.float32(1)
@@ -339,7 +335,7 @@ def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, ro
                 total = 0.0
                 for k in range(age, age + block):
                     total += ring[head + k]
-                row[offset + i] = _squashed(total / block, local, s)
+                row[offset + i] = squash((total / block - local) / s)
             else:
                 row[offset + i] = np.float32(0)
         offset += BLOCKS
@@ -350,18 +346,18 @@ def write_token(numbers, counts, ring, errors, since, seasons, lags, offsets, ro
     usual = errors[1] / NORMALISERS[_pairs(counts, since, 1)] if n > 1 and _pairs(counts, since, 1) > 0 else 0.0
     is_first = numbers[EARLIER_SCALE] == 0
     row[offset] = np.float32(math.log(counts[SEEN] + 1) / 8)
-    row[offset + 1] = _squashed(c, numbers[MEAN], s)
+    row[offset + 1] = squash((c - numbers[MEAN]) / s)
     row[offset + 2] = np.float32(math.log(deviation / s + 1e-3))
     row[offset + 3] = np.float32(math.log(usual / s + 1e-3))
     row[offset + 4] = np.float32(seen_now / WINDOW)
-    row[offset + 5] = np.float32(0 if is_first else math.asinh((c - numbers[EARLIER_CENTRE]) / s))
+    row[offset + 5] = np.float32(0) if is_first else squash((c - numbers[EARLIER_CENTRE]) / s)
     row[offset + 6] = np.float32(0 if is_first else min(max(math.log(s / numbers[EARLIER_SCALE]), -5.0), 5.0))
-    row[offset + 7] = _squashed(numbers[LOW], c, s)
-    row[offset + 8] = _squashed(numbers[HIGH], c, s)
+    row[offset + 7] = squash((numbers[LOW] - c) / s)
+    row[offset + 8] = squash((numbers[HIGH] - c) / s)
     row[offset + 9] = _zero(numbers, c, s)
     row[offset + 10] = np.float32(numbers[REPEATS])
     row[offset + 11] = np.float32(numbers[ZEROS])
-    row[offset + 12] = _squashed(numbers[LAST], c, s)
+    row[offset + 12] = squash((numbers[LAST] - c) / s)
     return c, s, fill
 
 
@@ -392,6 +388,6 @@ def write_paths(lead, cells_since, counts, ring, lags, offsets, c, s, origin, ou
             out[LAGS + band] = 0
         else:
             x = ring[head + _cells_back(lead, p)]
-            out[band] = _squashed(x, local, s)
-            out[LAGS + band] = _squashed(x + offsets[band], local, s)
-    out[2 * LAGS] = _squashed(ring[head], local, s)
+            out[band] = squash((x - local) / s)
+            out[LAGS + band] = squash((x + offsets[band] - local) / s)
+    out[2 * LAGS] = squash((ring[head] - local) / s)
