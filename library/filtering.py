@@ -13,9 +13,9 @@ import numpy as np
 from rfa.data import Key, Series, usual_step
 from rfa.data.table import unique_names
 from rfa.library.frames import Clock, Column, New, concatenated
-from rfa.library.incidents import Detection, incident_columns
+from rfa.library.incidents import Detection, expected_columns, incident_columns
 from rfa.library.models import Filters, check_mixture, covariate_inputs, filters, notify_on_compile
-from rfa.library.options import LEVELS, AlarmRule, OutputOptions
+from rfa.library.options import LEVELS, AlarmRule, OutputOptions, ends
 from rfa.library.reading import Table, read
 from rfa.library.running import rows_of, run_series
 from rfa.library.several_files import takes_files
@@ -289,7 +289,7 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
     alarms = np.flatnonzero(np.any([one["alarm"] == 1 for one in outputs], axis=0))
     new: dict[str, Column] = {}
     for (part, _), one in zip(parts, outputs, strict=True):
-        expected = _expected_columns(part, one, step, alarms, request.levels)
+        expected = expected_columns(part, one, step, alarms, request.levels)
         named = {**expected, "alarm": one["alarm"][alarms] == 1}
         new |= expected if len(parts) == 1 else rename_row_outputs(part.names[0], named)
     incidents = [
@@ -319,13 +319,6 @@ def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
         ),
         int(sums[ALARMS]), float(sums[EXPECTED]), int(sums[ASKED]), None if checks is None else checks.bound,
     )  # fmt: skip
-
-
-def ends(name: str, level: float) -> tuple[str, str]:
-    """Return the column names of the lower and upper bound of an interval. For column x and level 0.9, they are
-    `x_low90` and `x_high90`."""
-    share = f"{100 * level:.12g}"
-    return f"{name}_low{share}", f"{name}_high{share}"
 
 
 def rename_row_outputs(column: str, outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -366,25 +359,6 @@ def _output_columns(series: Series, result: FilteredSequence, request: OutputOpt
     if request.alarm is not None:
         new["alarm"] = outputs["alarm"] == 1
     new["outlier"] = beyond_gate(outputs["nis"], (~np.isnan(series.values)).sum(axis=1), OUTLIER)
-    return new
-
-
-def _expected_columns(
-    series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
-) -> New:
-    """Return the forecasts of `rows` with their intervals. Each forecast is made one typical time step ahead."""
-    new: dict[str, Column] = {}
-    before, is_first = np.maximum(rows - 1, 0), rows == 0
-    for a, name in enumerate(series.names):
-        expected = np.where(is_first, np.nan, series.values[rows, a] - outputs[f"innovation.{name}"][rows])
-        new[f"{name}_expected"] = expected
-        for level in levels:
-            lower, upper = (
-                outputs[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper")
-            )
-            half = (upper - lower)[before] / 2
-            new |= dict(zip(ends(f"{name}_expected", level), (expected - half, expected + half), strict=True))
-    new["anomaly"] = outputs["anomaly"][rows]
     return new
 
 

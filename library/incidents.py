@@ -9,8 +9,10 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from rfa.data import Series
-from rfa.library.frames import Clock, Column
+from rfa.library.frames import Clock, Column, New
+from rfa.library.options import ends
 from rfa.runtime.outputs import Incident
+from rfa.runtime.uncertainty.input import level_name
 
 Frame = TypeVar("Frame")
 
@@ -22,8 +24,9 @@ class Detection(Generic[Frame]):
     Attributes:
         rows: Table with one row per alarm. It contains the columns of the data and `anomaly`, which is 1 minus the
             probability of a row that is at least as unusual. For each column x, it contains the forecast `x_expected`,
-            with `x_expected_low90` and `x_expected_high90` (a pair per level). If each column has its own model, it
-            also contains `x_anomaly`, and `x_alarm`, which is true if this column raised the alarm.
+            with `x_expected_low90` and `x_expected_high90` (a pair per level), which are not negative for counts. If
+            each column has its own model, it also contains `x_anomaly`, and `x_alarm`, which is true if this column
+            raised the alarm.
         incidents: Table with one row per incident, which is a group of alarms. It contains the key columns; `begin` and
             `end`, the times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction`,
             `probability` and `time` of its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most
@@ -74,3 +77,33 @@ def incident_columns(
         "rule": np.array(["+".join(one.rules) for one in incidents], np.str_),
         **times("time", [one.t for one in incidents]),
     }
+
+
+def expected_columns(
+    series: Series, outputs: dict[str, np.ndarray], step: float, rows: np.ndarray, levels: Sequence[float]
+) -> New:
+    """Return the forecasts of `rows` with their intervals. Each forecast is made one typical time step ahead."""
+    new: dict[str, Column] = {}
+    before, is_first = np.maximum(rows - 1, 0), rows == 0
+    for a, name in enumerate(series.names):
+        expected = np.where(is_first, np.nan, series.values[rows, a] - outputs[f"innovation.{name}"][rows])
+        new[f"{name}_expected"] = expected
+        for level in levels:
+            lower, upper = (
+                outputs[f"forecast.{step!r}.{end}.{level_name(level)}.{name}"] for end in ("lower", "upper")
+            )
+            bounds = _interval_around(expected, lower[before], upper[before])
+            new |= dict(zip(ends(f"{name}_expected", level), bounds, strict=True))
+    new["anomaly"] = outputs["anomaly"][rows]
+    return new
+
+
+def _interval_around(expected: np.ndarray, lower: np.ndarray, upper: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the interval from `lower` to `upper`, moved so that its centre is `expected`.
+
+    If neither `expected` nor `lower` is negative, as for counts, the interval is not moved below 0. All arrays have one
+    number per row.
+    """
+    half = (upper - lower) / 2
+    low = np.where((lower >= 0) & (expected >= 0), np.maximum(expected - half, 0.0), expected - half)
+    return low, low + (upper - lower)

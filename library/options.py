@@ -153,3 +153,10 @@ def _numbers(levels: Sequence[float]) -> tuple[float, ...]:
         return tuple(float(level) for level in levels)
     except (TypeError, ValueError):
         raise ValueError(f"levels must be numbers between 0 and 1 such as (0.5, 0.9), got {levels!r}") from None
+
+
+def ends(name: str, level: float) -> tuple[str, str]:
+    """Return the column names of the lower and upper bound of an interval. For column x and level 0.9, they are
+    `x_low90` and `x_high90`."""
+    share = f"{100 * level:.12g}"
+    return f"{name}_low{share}", f"{name}_high{share}"

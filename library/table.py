@@ -15,8 +15,9 @@ import numpy as np
 
 from rfa.data.clock import read_clock
 from rfa.data.table import combine_chunks, unique_names
-from rfa.library.filtering import OUTLIER, beyond_gate, ends
+from rfa.library.filtering import OUTLIER, beyond_gate
 from rfa.library.many import Streams
+from rfa.library.options import ends
 from rfa.runtime.uncertainty.step_outputs import StepOutputs
 
 if TYPE_CHECKING:
