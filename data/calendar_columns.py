@@ -25,6 +25,8 @@ TIME_OF_DAY: Final = (
     r"^\s*(\d{1,2}\s?[hH]\s?\d{2}|\d{1,2}:\d{2}(:\d{2}([.,]\d+|:\d{3})?)?(\s?[AaPp](\.?\s?[Mm]\.?)?)?|"
     r"\d{2}\.\d{2}\.\d{2}|([01]\d|2[0-3])[0-5]\d ?(UTC|GMT|Z))\s*$"
 )
+# A time of day with dots, after a date with dots.
+DOTTED_TIME: Final = r"\.\d+,? \d{1,2}(\.\d\d){1,2}$"
 # Dates with two-digit years, which look like times of day.
 SHORT_DATE: Final = r"(0[1-9]|[12]\d|3[01])\.(0[1-9]|1[0-2])\.\d{2}"
 
@@ -197,5 +199,6 @@ def has_time_of_day(column: Any) -> bool:
     if pa.types.is_timestamp(column.type):
         return True
     return not pa.types.is_date(column.type) and any(
-        ":" in cell and not re.fullmatch(r"\d\d:\d\d:\d{4}", cell) for cell in sample(column).to_pylist()
+        (":" in cell and not re.fullmatch(r"\d\d:\d\d:\d{4}", cell)) or re.search(DOTTED_TIME, cell)
+        for cell in sample(column).to_pylist()
     )

@@ -49,7 +49,7 @@ FACE: Final = r"\d+:\d\d(:\d\d(\.\d+)?)?"
 # Number of cells that are searched for text that must be rewritten.
 MOST_ALL: Final = 10_000
 # Midnight that is written as 24:00 of the day before.
-END_OF_DAY: Final = r"^(.*\d)[ T]24(:?(?:00)?)(:?00)?$"
+END_OF_DAY: Final = r"^(.*\d)[ T]24([:.]?(?:00)?)([:.]?00)?$"
 # Number of cells on which formats are tested before they are tried on all cells.
 SAMPLED: Final = 60
 # Number of sampled cells from which candidate formats are derived. There are several, because a month may have the same

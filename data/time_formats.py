@@ -60,7 +60,7 @@ PLAIN_TEXT: Final = (
     (r"(:\d\d ?[AaPp][Mm]) (?:GMT|UTC)$", r"\1 +0000"), (BRACKETED, r"\1\2:00"),
     *((rf"(:\d\d(?:\.\d+)?(?: ?[AaPp][Mm])?) {name}$", rf"\1 {offset}") for name, offset in ABBREVIATED.items()),
     (HALF, r" \1m"), (MORNING, r"\1 AM"), (AFTERNOON, r"\1 PM"), (WEEKDAY, r"\1"), (WEEKDAY_BEHIND, r"\1\2"),
-    (r"(:\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
+    (r"([:.]\d{2}) ?Uhr$", r"\1"), (r"^/Date\((-?\d+)(?:[+-]\d{4})?\)/$", r"\1"),
     (r"^(\d{4}-\d\d-\d\d)_(\d\d:)", r"\1 \2"), (r"(\.\d{6})\d{1,3}( [AaPp][Mm])$", r"\1\2"),
 )  # fmt: skip
 # Directives for quarters and weeks. Weeks begin on Mondays.
@@ -76,6 +76,9 @@ TIME_FORMATS: Final = (
     "%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p", "%I:%M:%S.%f %p", "%I:%M%p",
     "%H%M", "%H%M%S", "%H.%M.%S", "%Hh%M",
 )  # fmt: skip
+# Hours and minutes with a dot follow only dates with dots, and the minutes have two digits: 8.5 may be 08:30.
+DOTTED: Final = "%H.%M"
+DOTTED_END: Final = re.compile(r"\.\d\d$")
 JOINTS: Final = (" ", "T", ":", ", ", " @ ")
 ZONES: Final = ("", "%z", " %z", " GMT%z")
 # The text that each date directive may match.
@@ -103,8 +106,10 @@ def candidate_formats(cell: str) -> tuple[str, ...]:
     for joint in JOINTS:
         for at in (match.start() for match in re.finditer(joint, cell)):
             times = [f"{time}{zone}" for time, zone in itertools.product(TIME_FORMATS, ZONES)]
+            dotted = [DOTTED] if DOTTED_END.search(cell) else []
             for date in _fitting(cell[:at], DAY_FORMATS):
-                found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], times)]
+                forms = times + dotted if "." in date else times
+                found += [f"{date}{joint}{time}" for time in _fitting(cell[at + len(joint) :], forms)]
     return tuple(dict.fromkeys(found or _time_first(cell))) or _with_language(cell)
 
 

@@ -87,3 +87,53 @@ def test_can_frames_as_they_are_shown_and_as_they_are_logged() -> None:
             assert series.names == ("byte 0", "byte 1")  # the third never changes
             assert series.values.tolist() == [[float(byte) for byte in data[:2]] for _, data in ours]
             assert series.times.tolist() == [1_704_067_200.5 + k for k, _ in ours]
+
+
+DOTTED_HOURS = [datetime(2026, 3, 2, tzinfo=UTC) + timedelta(hours=k, minutes=k % 4 * 15) for k in range(60)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "%d.%m.%Y %H.%M",
+        "%d.%m.%Y %H.%M.%S",
+        "%-d.%-m.%Y %-H.%M",
+        "%d.%m.%y %H.%M",
+        "%d.%m.%Y, %H.%M",
+        "%d.%m.%Y %H.%M Uhr",
+    ],
+)
+def test_times_of_day_with_dots_follow_dates_with_dots(form: str) -> None:
+    rows = "".join(f"{time:{form}};{k * k % 7}\n" for k, time in enumerate(DOTTED_HOURS))
+    series = read(f"Dato;y\n{rows}")[ALONE]
+    assert series.times.tolist() == [time.timestamp() for time in DOTTED_HOURS] and series.clock == "Dato"
+
+
+def test_a_day_may_end_at_24_00() -> None:
+    rows = "".join(f"02.03.2026 {hour:02d}.00;{hour % 7}\n" for hour in range(1, 25))
+    times = read(f"Dato;y\n{rows}")[ALONE].times
+    assert times[-1] == datetime(2026, 3, 3, tzinfo=UTC).timestamp() and (np.diff(times) == 3600).all()
+
+
+def test_a_date_with_a_time_of_day_with_dots_does_not_need_a_column_of_hours() -> None:
+    rows = "".join(f"{time:%d.%m.%Y %H.%M};{time.hour};{k * k % 7}\n" for k, time in enumerate(DOTTED_HOURS))
+    series = read(f"Dato;hour;y\n{rows}")[ALONE]
+    assert series.times.tolist() == [time.timestamp() for time in DOTTED_HOURS]
+
+
+@pytest.mark.parametrize("form", ["{:%Y-%m-%d} {:%H.%M}", "{:%d/%m/%Y} {:%H.%M}", "{:%d.%m.%Y} {:%-H}.5"])
+def test_other_dates_with_decimals_are_not_times(form: str) -> None:
+    rows = "".join(f"{form.format(time, time)};{k * k % 7}\n" for k, time in enumerate(DOTTED_HOURS))
+    with pytest.raises(ValueError, match="may be a time in an unknown format"):
+        read(f"Dato;y\n{rows}")
+
+
+def test_numbers_with_two_decimals_stay_numbers() -> None:
+    numbers = [round(2.03 + k * k % 7 / 10, 2) for k in range(60)]
+    rows = "".join(
+        f"{time:%d.%m.%Y %H.%M};{number:05.2f}\n" for time, number in zip(DOTTED_HOURS, numbers, strict=True)
+    )
+    series = read(f"Dato;y\n{rows}")[ALONE]
+    assert series.values.ravel().tolist() == numbers
+    alone = read("".join(f"{number:05.2f}\n" for number in numbers))[ALONE]
+    assert alone.values.ravel().tolist() == numbers and alone.clock is None
