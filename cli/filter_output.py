@@ -108,23 +108,19 @@ def _join_tables(batch: FilterBatch, digits: int | None) -> pa.Table:
         ) from None
 
 
-def _plural(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def _summary(batch: FilterBatch) -> str:
+    from rfa.library.incidents import describe_incidents, plural
+
     results = batch.results
     parts = [] if batch.has_one_result else [f"{len(results)} series"]
-    parts.append(_plural(sum(len(result.series.times) for result in results), "row"))
-    parts.append(_plural(sum(len(result.outliers) for result in results), "outlier"))
+    parts.append(plural(sum(len(result.series.times) for result in results), "row"))
+    parts.append(plural(sum(len(result.outliers) for result in results), "outlier"))
     if alarms := [result.checks.alarms for result in results if result.checks.alarms is not None]:
         raised, expected = sum(each.raised for each in alarms), sum(each.expected for each in alarms)
-        parts.append(f"{_plural(raised, 'alarm')} of {expected:.2g} expected")
-        if batch.view == "incidents":
-            found = [result.sequence.incidents for result in results]
-            parts.append(_plural(sum(len(one.listed) + one.omitted for one in found), "incident"))
+        found = [result.sequence.incidents for result in results]
+        parts.append(describe_incidents(sum(len(one.listed) + one.omitted for one in found), raised, expected))
     if rows := sum(len(result.future_times) for result in results):
-        parts.append(f"{_plural(rows, 'row')} ahead")
+        parts.append(f"{plural(rows, 'row')} ahead")
     if batch.has_one_result:
         likelihood = f"log-likelihood {results[0].sequence.log_likelihood:.6g}"
         return ", ".join([*parts, *describe_coverage(results[0].checks), likelihood])

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from rfa.data import Key, Series, key_name
+from rfa.library.incidents import describe_incidents
 from rfa.library.models import filters, notify_on_compile
 from rfa.library.nab import PROFILES, Labelled, detect, labelled, normalised
 from rfa.library.options import LEVELS, AlarmRule, OutputOptions
@@ -199,8 +200,7 @@ class Backtest:
     def __str__(self) -> str:
         parts = [
             f"{len(self.series)} series, {sum(one.observations for one in self.series):,} observations",
-            f"{self.alarms} alarms, {self.expected:.3g} expected",
-            f"{sum(len(one.incidents) for one in self.series)} incidents",
+            describe_incidents(sum(len(one.incidents) for one in self.series), self.alarms, self.expected),
         ]
         for lead, shares in self.coverage.items():
             ahead = "one step" if lead == "step" else lead

@@ -271,12 +271,14 @@ class _Detected(NamedTuple):
     Attributes:
         rows, new: Row numbers of the alarms in the table, and the columns that are added to these rows.
         tally: Counts from which the alarm rate is checked.
+        omitted: Number of incidents that are not listed.
         incident_rows, incidents: For each incident, a row number of the series, and the columns of the incidents.
     """
 
     rows: np.ndarray
     new: New
     tally: np.ndarray
+    omitted: int
     incident_rows: np.ndarray
     incidents: New
 
@@ -299,7 +301,8 @@ def _detect_series(table: Table, filters_of: Filters, request: OutputOptions, ke
     listed = {name: concatenated([columns[name] for columns in incidents]) for name in incidents[0]}
     count = sum(len(result.incidents.listed) for _, result in parts)
     tally = np.sum([result.tally for _, result in parts], axis=0)
-    return _Detected(rows_of(series)[alarms], new, tally, np.repeat(rows_of(series)[:1], count), listed)
+    omitted = sum(result.incidents.omitted for _, result in parts)
+    return _Detected(rows_of(series)[alarms], new, tally, omitted, np.repeat(rows_of(series)[:1], count), listed)
 
 
 def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
@@ -318,6 +321,7 @@ def _detection(table: Table, found: Sequence[_Detected]) -> Detection[Any]:
             dict(zip(names, incidents.values(), strict=True)),
         ),
         int(sums[ALARMS]), float(sums[EXPECTED]), int(sums[ASKED]), None if checks is None else checks.bound,
+        sum(one.omitted for one in found),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ class Detection(Generic[Frame]):
         observations: Number of rows that were checked for alarms.
         bound: 95 % confidence interval of the alarm rate, as fractions of the observations. None if there are no
             observations.
+        omitted: Number of incidents that are not listed.
     """
 
     rows: Frame
@@ -44,12 +45,34 @@ class Detection(Generic[Frame]):
     expected: float
     observations: int
     bound: tuple[float, float] | None
+    omitted: int = 0
 
     def __str__(self) -> str:
-        return f"{self.observations:,} observations, {self.raised} alarms, {self.expected:.3g} expected"
+        incidents = len(self.incidents) + self.omitted  # type: ignore[arg-type]
+        return f"{self.observations:,} observations, {describe_incidents(incidents, self.raised, self.expected)}"
 
     def __repr__(self) -> str:
         return f"{self}\n{self.incidents!r}"
+
+
+def plural(number: int, noun: str) -> str:
+    """Return a number and a noun, such as "1 row" or "1,000 rows"."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def describe_incidents(incidents: int, raised: int, expected: float) -> str:
+    """Return a text with the number of incidents, such as "5 incidents (22 alarms, 8.1 expected by chance)".
+
+    The requested rate counts rows, so the numbers in brackets are those of rows. The number of incidents comes first,
+    because all alarms of an incident have the same cause.
+
+    Args:
+        incidents: Number of incidents.
+        raised: Number of alarms.
+        expected: Expected number of alarms at the requested rate.
+    """
+    by_chance = f"{expected:,.0f}" if expected >= 10 else f"{expected:.2g}"
+    return f"{plural(incidents, 'incident')} ({plural(raised, 'alarm')}, {by_chance} expected by chance)"
 
 
 def incident_columns(

@@ -90,7 +90,8 @@ def _join(found: Mapping[str, Any]) -> Any:
     checks = count_alarms(asked, expected, raised)
     rows, incidents = ({name: getattr(one, part) for name, one in found.items()} for part in ("rows", "incidents"))
     bound = None if checks is None else checks.bound
-    return Detection(_join_frames(rows), _join_frames(incidents), raised, expected, asked, bound)
+    omitted = sum(one.omitted for one in results)
+    return Detection(_join_frames(rows), _join_frames(incidents), raised, expected, asked, bound, omitted)
 
 
 def _join_frames(frames: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from starlette.testclient import TestClient
 
 import rfa
+from rfa.library.incidents import describe_incidents
 from tests.library.frames import KINDS, ZONE, as_given, asked, column, observed, readings, same, seconds
 from tests.library.keys import API_KEY, STATE_KEY
 
@@ -195,7 +196,8 @@ def test_what_is_rare_is_found_and_counted(server: TestClient) -> None:
     low, high = found.rows["temp_expected_low90"], found.rows["temp_expected_high90"]
     assert ((low < found.rows["temp_expected"]) & (found.rows["temp_expected"] < high)).all()
     assert (found.rows["temp"] > high).all()
-    assert str(found) == f"296 observations, {found.raised} alarms, {found.expected:.3g} expected"
+    counts = describe_incidents(len(found.incidents), found.raised, found.expected)
+    assert str(found) == f"296 observations, {counts}"
     assert repr(found) == f"{found}\n{found.incidents!r}"
 
 
