@@ -29,8 +29,8 @@ class Detection(Generic[Frame]):
             raised the alarm.
         incidents: Table with one row per incident, which is a group of alarms. It contains the key columns; `begin` and
             `end`, the times of the first and last of its `alarms`; `column`, `value`, `expected`, `direction`,
-            `probability` and `time` of its rarest alarm; and `rule`. An incident ends after ten ordinary rows. At most
-            1,000 are listed per series.
+            `probability` and `time` of its rarest alarm; and `rule`. A gap begins at the last value before it. An
+            incident ends after ten ordinary rows. At most 1,000 are listed per series.
         raised: Number of alarms.
         expected: Expected number of alarms in these rows at the requested rate.
         observations: Number of rows that were checked for alarms.

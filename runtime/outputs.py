@@ -56,7 +56,8 @@ class Incident:
 
     Attributes:
         index: Position of the first alarm.
-        begin, end: Times of the first and the last alarm.
+        begin, end: Times of the first and the last alarm. If the first alarm is that of a gap, `begin` is the time of
+            the last value before the gap.
         alarms: Number of alarms.
         rules: Rules that raised the alarms. The rule of the peak comes first.
         t, component, value, expected, probability, direction: Values of the peak. `expected` and `direction` are None

@@ -123,7 +123,7 @@ def run_sequence(
     memory = Memory(cast("GraphSteps", runtime.steps).cache_shapes, times) if options.mode == "attention" else None
     pieces: list[Steps] = []
     traces: list[Traces] = []
-    incidents, total = Incidents.empty(), 0.0
+    incidents, total = Incidents.empty(carried.adaptive), 0.0
     sums = no_checks(len(runtime.levels), len(options.horizon), runtime.observation_size)
     done, most = 0, runtime.piece_rows_of(options) if memory is None else 1
     while done < count and time.monotonic() <= deadline:

@@ -40,7 +40,13 @@ class Incident(Reply):
     """Group of alarms. An incident begins with an alarm, and ends after ten consecutive ordinary observations."""
 
     index: Annotated[int, says("Index of the first alarm of the incident.")]
-    begin: Annotated[float, says("Time of the first alarm of the incident.")]
+    begin: Annotated[
+        float,
+        says(
+            "Time of the first alarm of the incident. If this is the alarm of a gap, it is the time of the last value "
+            "before the gap."
+        ),
+    ]
     end: Annotated[float, says("Time of the last alarm of the incident.")]
     alarms: Annotated[int, says("Number of alarms in the incident.")]
     rules: Annotated[

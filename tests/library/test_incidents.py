@@ -1,16 +1,19 @@
-"""Summaries of `rfa.detect`, `rfa.backtest` and `rfa detect`, which count incidents."""
+"""Incidents: their times, and the summaries that count them."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from starlette.testclient import TestClient
 
 import rfa
 from rfa.library.incidents import describe_incidents
 from tests.cli.commands import rfa as run
+from tests.library.frames import asked
 
 
 def _with_standstill() -> pd.DataFrame:
@@ -38,6 +41,29 @@ def test_all_summaries_count_a_standstill_as_one_incident(tmp_path: Path) -> Non
     for command in (("detect", *options, "--rate", "0.002"), ("filter", *options, "--alarm", "0.002")):
         code, _, err = run(*command)
         assert code == 0 and f" {counts}, " in err
+
+
+def test_the_incident_of_a_gap_lasts_from_the_value_before_to_the_value_after_it(tmp_path: Path) -> None:
+    frame = _with_standstill().drop(index=range(501, 515)).reset_index(drop=True)
+    frame.loc[498:500, "x"] = np.nan  # rows without a value are part of the gap
+    before, after = pd.Timestamp("2026-01-21 17:00"), pd.Timestamp("2026-01-22 11:00")
+    incidents = rfa.detect(frame, 0.01, model="auto", rules=["gap"]).incidents
+    assert incidents[["begin", "end", "time", "rule"]].values.tolist() == [[before, after, after, "gap"]]
+    frame.to_csv(tmp_path / "x.csv", index=False)
+    _, out, _ = run("detect", tmp_path / "x.csv", "--model", "auto", "--rules", "gap", "--rate", "0.01")
+    assert out.splitlines()[1].startswith("2026-01-21 17:00:00,2026-01-22 11:00:00,1,x,")
+
+
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_a_gap_between_two_requests_begins_in_the_first_one(server: TestClient, is_streamed: bool) -> None:
+    values = [[value] for value in np.random.default_rng(4).normal(size=400).tolist()]
+    options = {"alarm": {"rate": 0.01, "rules": ["gap"]}, "model": "auto"}
+    first = {"times": list(range(398)), "observations": [*values[:397], None], "return_state": True}
+    state = asked(server, **options, **first)["state"]
+    second = {"times": [420, 421], "observations": values[398:], "state": state, "stream": is_streamed}
+    reply = server.post("/filter", json={**options, **second})
+    (incident,) = json.loads(reply.text.splitlines()[-1])["incidents"]
+    assert (incident["begin"], incident["end"], incident["t"], incident["rules"]) == (396, 420, 420, ["gap"])
 
 
 def test_incidents_that_are_not_listed_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from rfa.runtime.uncertainty.forecast_checks import (
 from rfa.runtime.uncertainty.incidents import Incidents
 from rfa.runtime.uncertainty.input import level_name
 from rfa.runtime.uncertainty.interface import FilterOptions, ReadoutOptions, Row, Stepped
+from rfa.runtime.uncertainty.rules import LAST_NUMBERS
 from rfa.service.engine.models import Models
 from rfa.service.schemas.server_replies import Kind, ModelInfo
 
@@ -198,6 +199,11 @@ class Means:
     count: int = 0
     seed: int = 0
     step: float = 0.0
+
+    @property
+    def adaptive(self) -> dict[str, np.ndarray]:
+        """State of alarms, which the fake does not raise: times of the last values, which are unknown."""
+        return {"alarm.last": np.full((len(self.sums), LAST_NUMBERS), np.nan)}
 
 
 @dataclass

@@ -44,7 +44,7 @@ class FilterJob(RecurrentJob):
         super().__init__(stage, options, deadline_seconds=options.deadline_seconds)
         self.options = options
         self.position = 0
-        self.incidents = Incidents.empty()
+        self.incidents = Incidents.empty(None if options.state is None else options.state.adaptive)
 
     @property
     def is_streamed(self) -> bool:
