@@ -238,6 +238,7 @@ class FilterBatch:
                 self.results += results
                 self.frames.append(frame)
         self._print_warnings()
+        self._print_inactive_rules()
         if not self.results:
             first = next(iter(self.failed.values()))
             raise ValueError(f"no series could be filtered ({len(self.failed)} failed); the first error is: {first}")
@@ -285,6 +286,17 @@ class FilterBatch:
             for result in self.results
             for warning in result.warnings
         )
+
+    def _print_inactive_rules(self) -> None:
+        """Print which alarm rules did not have enough history. A text that applies to several results is printed
+        once."""
+        from rfa.runtime.uncertainty.inactive_rules import describe_inactive_rules
+
+        states = [result.sequence.state for result in self.results]
+        found = [describe_inactive_rules(state.adaptive, self.task.alarm.rule, state.step) for state in states]
+        for text, count in Counter(text for text in found if text is not None).items():
+            of_all = "" if count == len(found) else f"{count} of {len(found)} series: "
+            typer.echo(f"note: {of_all}{text}", err=True)
 
 
 def _print_notes(name: str, read: dict[Key, Series]) -> None:
