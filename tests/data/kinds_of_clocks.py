@@ -108,7 +108,7 @@ def unknown() -> Iterator[Kind]:
     yield Kind(
         "times in an unknown form",
         table(["stamp", "y"], [f"day {t:%j} of {t:%Y}" for t in DAYS], VALUES),
-        refused="specify --time 'stamp' --time-format",
+        refused="specify --time 'stamp' and --time-format",
         mended={"time": "stamp", "time_format": "day %j of %Y"},
     )
     yield plain(
