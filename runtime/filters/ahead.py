@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,8 @@ from rfa.runtime.uncertainty.steps import Steps
 if TYPE_CHECKING:
     from rfa.runtime.filters.filter import FilterRuntime
 
+# Fraction of the furthest horizon near which a mixture also learns.
+NEARLY: Final = 0.8
 # Maximum number of forecasts per call.
 FORECASTS_AT_ONCE: Final = 256
 
@@ -78,7 +81,8 @@ def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float
     adapt.
 
     They are `furthest` and the smaller horizons at which the model learns from its errors, without the one that is
-    nearest to `furthest` if that is within a factor of 2.
+    nearest to `furthest` if that is within a factor of 2. A mixture also has a horizon of an odd number of steps below
+    `furthest`, which is often a multiple of the season, at which the last value is a good forecast by chance.
 
     Args:
         runtime: Filter that processes the series.
@@ -88,4 +92,6 @@ def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float
     leads = runtime.learned_horizons * (step if runtime.has_own_steps else 1.0)
     nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
     count = nearest + (2 * leads[nearest] <= furthest)
-    return [*leads[:count].tolist(), furthest]
+    found = [*leads[:count].tolist(), furthest]
+    odd = step * (2 * math.floor(NEARLY * furthest / step / 2) + 1)
+    return [*found, odd] if runtime.experts and odd not in found else found

@@ -47,7 +47,9 @@ class MixtureWork(NamedTuple):
         prior_forecasts: Forecasts of the value that is scored, as in `forecasts`, `[FORECASTS]`.
         squares: nis of each column under the network, `[P]`. NaN if the network was not queried.
         tail: Probability of the last value if it is a count, `[1]`. See `count_tail_numba.py`.
-        column: Index of the first requested horizon that is near each of LEADS, `[LEAD_COUNT, P]`. -1 if there is none.
+        has_weights: Whether the weights of each of LEADS were computed for the row, `[LEAD_COUNT]`.
+        nearest: Index of the entry of LEADS that is nearest to each requested horizon, `[H]`. -1 if forecasts of the
+            horizon are not scored, because it is too far from all of them.
     """
 
     loaded: Array
@@ -62,7 +64,8 @@ class MixtureWork(NamedTuple):
     prior_forecasts: Array
     squares: Array
     tail: Array
-    column: Array
+    has_weights: Array
+    nearest: Array
 
     @classmethod
     def allocate(cls, columns: int, horizon: int) -> MixtureWork:
@@ -72,7 +75,7 @@ class MixtureWork(NamedTuple):
             np.empty(at.RING + auto_layout.LAGS_AT_ONCE), np.empty((at.LEAD_COUNT, at.MEMBERS)),
             np.empty((at.LEAD_COUNT, at.EXPERT_COUNT)), np.empty((horizon, columns, at.FORECASTS)),
             np.empty(len(LEVELS)), np.empty(2 * len(ENDS)), np.empty(at.FORECASTS), np.empty(columns), np.empty(1),
-            np.empty((at.LEAD_COUNT, columns), np.int64),
+            np.empty(at.LEAD_COUNT, np.bool_), np.empty(horizon, np.int64),
         )  # fmt: skip
 
 

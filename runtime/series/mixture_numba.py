@@ -269,16 +269,17 @@ def mix_column(numbers, memory, leads, moments, unit, posterior, a, work):
     `moments` contains the local times of the row and at the horizons.
     """
     for lead in range(at.LEAD_COUNT):
-        work.column[lead, a] = -1
+        work.has_weights[lead] = False
     if numbers[at.SEEN] < MIXED_FROM:
         return
     for h in range(len(leads)):
         cells = cells_of(leads[h], unit)
         lead = nearest_lead(cells)
-        if work.column[lead, a] < 0:
+        work.nearest[h] = lead if cells <= FARTHEST_SHARE * at.LEADS[lead] else -1
+        if not work.has_weights[lead]:
             member_weights(numbers, lead, POOLED, work.weights[lead])
             expert_weights(numbers, lead, work.expert_weights[lead])
-            work.column[lead, a] = h
+            work.has_weights[lead] = True
         expert_forecasts(
             numbers, memory, work.weights[lead], cells, moments[1 + h], posterior.forecast_mean[h, a],
             work.forecasts[h, a],
@@ -317,24 +318,39 @@ def write_weights(numbers, leads, unit, weights, a, work):
             weights[h, a, k] = weights[h, a, k] / total if total > 0 else first
 
 
+@inline_jit
+def _next_horizon(nearest, lead, turn):
+    """Return the index of the requested horizon near an entry of LEADS whose turn it is, or -1 if there is none."""
+    count, chosen = 0, -1
+    for h in range(len(nearest)):
+        count += 1 if nearest[h] == lead else 0
+    if count == 0:
+        return -1
+    turn %= count
+    for h in range(len(nearest)):
+        if nearest[h] == lead:
+            turn -= 1
+            if turn == -1:
+                chosen = h
+    return chosen
+
+
 @kernel_jit(*SOURCES)
 def remember_forecasts(numbers, memory, leads, unit, a, work):
-    """Store the forecasts of `mix_column` until their values are observed. For each of LEADS except the first, the
-    first requested horizon near it is stored.
+    """Store the forecasts of `mix_column` until their values are observed, for each of LEADS except the first.
 
-    `score_value` computes the forecasts of one cell ahead again.
+    The requested horizons near it take turns. At a horizon of whole seasons alone, the last value would look as good as
+    the value a season ago. `score_value` computes the forecasts of one cell ahead again.
     """
     if numbers[at.SEEN] < MIXED_FROM:
         return
     log_latest = np.log(numbers[at.LATEST]) - np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
     add_members(numbers, memory, 0, 1, numbers[at.LATEST], log_latest)
     for lead in range(1, at.LEAD_COUNT):
-        h = work.column[lead, a]
+        h = _next_horizon(work.nearest[: len(leads)], lead, np.int64(numbers[at.SCORED + lead]))
         if h < 0:
             continue
         cells = np.int64(np.rint(cells_of(leads[h], unit)))
-        if cells > FARTHEST_SHARE * at.LEADS[lead]:
-            continue
         add_experts(numbers, memory, lead, cells, work.forecasts[h, a])
         if lead < at.MEMBER_LEADS:
             add_members(numbers, memory, lead, cells, numbers[at.LATEST], log_latest)
