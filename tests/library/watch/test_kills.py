@@ -20,5 +20,6 @@ def test_killed_watches_filter_each_observation_once(kills: int, tmp_path: Path)
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=2 * PATIENCE)
     assert run.returncode == 0, run.stderr
     result = json.loads(run.stdout.splitlines()[-1])
-    assert result["killed"] == kills and result["rows"] > 30
+    # How many rows came before the kills depends on the speed of the machine.
+    assert result["killed"] == kills and result["rows"] >= 12
     assert (result["lost"], result["different"], result["wrong"]) == (0, 0, 0)
