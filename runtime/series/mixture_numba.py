@@ -257,6 +257,8 @@ def score_value(numbers, memory, cells, moment, value, work):
     mixed = _median_of(numbers, mixed, middle)
     if ahead == 1:
         add_experts(numbers, memory, 0, 1, forecasts)
+    if _is_integer(numbers) and np.rint(mixed) == value:
+        return 0.0  # the next integer would be further away, however sure the forecast is
     # Exclude the width due to the last large error, because it would hide a second one.
     z = normal_score(middle + (value - mixed) / error_ratio(numbers, 0), quantiles, 0.0, 1.0)
     return z * z

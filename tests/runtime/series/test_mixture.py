@@ -301,6 +301,17 @@ def test_a_burst_in_a_stream_of_zeros_is_an_alarm_and_a_lone_error_is_none(mixtu
     assert {2_500, 2_504} <= set(alarms.tolist()) <= set(range(2_500, 2_510))
 
 
+def test_the_integer_that_is_forecast_is_not_unusual(mixture):
+    """However narrow the forecast of a series that repeats itself: it is between integers, so no value meets it."""
+    values = np.tile([2.0, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0], 60)
+    values[-20] = 9.0
+    steps = mixture.filter(list(map(float, range(420))), values[:, None].tolist(), horizon=(1.0,)).steps
+    forecasts = np.array([step.forecast[0].median[0] for step in steps])
+    scores, is_met = np.array([step.anomaly for step in steps]), np.append(False, forecasts[:-1] == values[1:])
+    assert is_met[100:].sum() > 100 and scores[100:][is_met[100:]].max() < 0.5
+    assert not is_met[-20] and scores[-20] > 0.99
+
+
 def test_columns_that_are_not_all_counts_are_scored_by_the_forecast(mixture):
     both = mixture.sized(2)
     counts, other = RNG.poisson(0.05, 200).astype(float), RNG.normal(size=200)
