@@ -23,6 +23,8 @@ TRUSTED_FROM, FURTHEST_OFF = 4.0, 20.0
 # Fraction of the largest of the last errors that remains after a row, and the factor by which a surprise is larger than
 # all earlier errors.
 KEPT_RECENT, FAR_LARGER = 0.5, 1.5
+# Number of errors near an entry of LEADS before the requested horizons near it take turns.
+FIRST_TURNS = 32
 _TINY = 1e-150
 _PRIOR_LOGS = -np.log(at.PRIOR)
 _FIRST = at.FIRST_EXPERT_SLOT
@@ -120,6 +122,28 @@ def error_ratio(numbers, lead):
     count, equal = numbers[at.SCORED + lead], _least_scored(lead)
     ratio = (count * numbers[at.MIXTURE_ERROR + lead] / network + equal) / (count + equal)
     return min(max(ratio, LEAST_RATIO), LARGEST_RATIO)
+
+
+@inline_jit
+def next_horizon(leads, nearest, lead, turn):
+    """Return the index of the requested horizon near an entry of LEADS whose turn it is, or -1 if there is none.
+
+    The shortest one has the first turns, because its values arrive first.
+    """
+    count, shortest = 0, -1
+    for h in range(len(leads)):
+        if nearest[h] == lead:
+            count += 1
+            shortest = h if shortest < 0 or leads[h] < leads[shortest] else shortest
+    if turn < FIRST_TURNS or count == 0:
+        return shortest
+    turn %= count
+    for h in range(len(leads)):
+        if nearest[h] == lead:
+            if turn == 0:
+                return h
+            turn -= 1
+    return shortest
 
 
 @inline_jit

@@ -52,6 +52,7 @@ from rfa.runtime.series.expert_scores_numba import (
     error_ratio,
     expert_weights,
     mean_error,
+    next_horizon,
     score_experts,
 )
 from rfa.runtime.series.experts_numba import expert_forecasts
@@ -320,23 +321,6 @@ def write_weights(numbers, leads, unit, weights, a, work):
             weights[h, a, k] = weights[h, a, k] / total if total > 0 else first
 
 
-@inline_jit
-def _next_horizon(nearest, lead, turn):
-    """Return the index of the requested horizon near an entry of LEADS whose turn it is, or -1 if there is none."""
-    count, chosen = 0, -1
-    for h in range(len(nearest)):
-        count += 1 if nearest[h] == lead else 0
-    if count == 0:
-        return -1
-    turn %= count
-    for h in range(len(nearest)):
-        if nearest[h] == lead:
-            turn -= 1
-            if turn == -1:
-                chosen = h
-    return chosen
-
-
 @kernel_jit(*SOURCES)
 def remember_forecasts(numbers, memory, leads, unit, a, work):
     """Store the forecasts of `mix_column` until their values are observed, for each of LEADS except the first.
@@ -349,7 +333,7 @@ def remember_forecasts(numbers, memory, leads, unit, a, work):
     log_latest = np.log(numbers[at.LATEST]) - np.log(numbers[at.FIRST]) if numbers[at.IS_POSITIVE] > 0 else 0.0
     add_members(numbers, memory, 0, 1, numbers[at.LATEST], log_latest)
     for lead in range(1, at.LEAD_COUNT):
-        h = _next_horizon(work.nearest[: len(leads)], lead, np.int64(numbers[at.SCORED + lead]))
+        h = next_horizon(leads, work.nearest, lead, np.int64(numbers[at.SCORED + lead]))
         if h < 0:
             continue
         cells = np.int64(np.rint(cells_of(leads[h], unit)))
