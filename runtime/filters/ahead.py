@@ -77,12 +77,13 @@ def points(found: Ahead, levels: Sequence[float]) -> list[ForecastPoint]:
 
 
 def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float]:
-    """Return the horizons to forecast at each row of a recorded series, so that the intervals up to `furthest` can
-    adapt.
+    """Return the horizons to forecast at each row of a recorded series, so that the intervals and weights up to
+    `furthest` can adapt.
 
     They are `furthest` and the smaller horizons at which the model learns from its errors, without the one that is
-    nearest to `furthest` if that is within a factor of 2. A mixture also has a horizon of an odd number of steps below
-    `furthest`, which is often a multiple of the season, at which the last value is a good forecast by chance.
+    nearest to `furthest`. Intervals of distant horizons adapt to the errors of `furthest`, because it comes first. A
+    mixture also has a horizon of an odd number of steps below `furthest`, which is often a multiple of the season, at
+    which the last value is a good forecast by chance.
 
     Args:
         runtime: Filter that processes the series.
@@ -91,7 +92,6 @@ def followed(runtime: FilterRuntime, step: float, furthest: float) -> list[float
     """
     leads = runtime.learned_horizons * (step if runtime.has_own_steps else 1.0)
     nearest = int(np.argmin(np.abs(np.log(leads / furthest))))
-    count = nearest + (2 * leads[nearest] <= furthest)
-    found = [*leads[:count].tolist(), furthest]
+    found = [furthest, *leads[:nearest].tolist()]
     odd = step * (2 * math.floor(NEARLY * furthest / step / 2) + 1)
     return [*found, odd] if runtime.experts and odd not in found else found
