@@ -9,6 +9,7 @@ import numpy as np
 
 from rfa.runtime.compiling import inline_jit
 from rfa.runtime.series import mixture_layout as at
+from rfa.runtime.series.profile_numba import UNSEEN
 from rfa.runtime.series.smoothing_numba import free_slot, has_arrived
 
 RATE, LARGEST, FASTEST = 0.5, 10.0, 0.5
@@ -67,11 +68,14 @@ def _score_slot(numbers, memory, lead, slot, value):
         _add_offset(numbers, lead, min(max(off - mean, -bound), bound))
     scale, sign = numbers[at.MIXTURE_ERROR + lead] + _TINY, np.sign(mixed - off)
     for k in range(at.EXPERT_COUNT):
+        if memory[first + k] == UNSEEN:  # the loss is zero, as if the forecast were that of the mixture
+            continue
         loss = sign * (np.float64(memory[first + k]) - mixed) / scale
         loss = min(max(loss, -LARGEST), LARGEST)
         rate = _rate(numbers, lead, k)
         numbers[at.REGRET + lead * at.EXPERT_COUNT + k] += loss * (1 + rate * loss)
         numbers[at.SQUARES + lead * at.EXPERT_COUNT + k] += loss * loss
+        numbers[at.OWN_SCORED + lead * at.EXPERT_COUNT + k] += 1
 
 
 @inline_jit
@@ -95,21 +99,27 @@ def _least_scored(lead):
 
 @inline_jit
 def expert_weights(numbers, lead, out):
-    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which sum to one. At first, the network has
-    nearly the whole weight."""
+    """Compute the weights of the experts at a horizon, `[EXPERT_COUNT]`, which sum to one.
+
+    Before forecasts of an expert were scored, the network has its weight. Only the network can predict how far series
+    move, and the first forecast of a season would repeat the season whether there is one or not.
+    """
     most, total = -np.inf, 0.0
     for k in range(at.EXPERT_COUNT):
         rate = _rate(numbers, lead, k)
         out[k] = np.log(rate) - _PRIOR_LOGS[k] - rate * numbers[at.REGRET + lead * at.EXPERT_COUNT + k]
         most = max(most, out[k])
     for k in range(at.EXPERT_COUNT):
-        out[k] = np.exp(out[k] - most)
+        is_scored = numbers[at.OWN_SCORED + lead * at.EXPERT_COUNT + k] > 0
+        out[k] = np.exp(out[k] - most) if is_scored or k == at.NETWORK else 0.0
         total += out[k]
-    # Before forecasts of this horizon were scored, only the network can predict how far series move.
-    trust = min(numbers[at.SCORED + lead] / _least_scored(lead), 1.0)
+    others = 0.0
+    least = max(_least_scored(lead), np.sqrt(numbers[at.SCORED + lead]))
     for k in range(at.EXPERT_COUNT):
+        trust = min(numbers[at.OWN_SCORED + lead * at.EXPERT_COUNT + k] / least, 1.0)
         out[k] *= trust / total
-    out[at.NETWORK] += 1 - trust
+        others += out[k] if k != at.NETWORK else 0.0
+    out[at.NETWORK] = 1 - others
 
 
 @inline_jit
@@ -149,7 +159,7 @@ def next_horizon(leads, nearest, lead, turn):
 @inline_jit
 def add_experts(numbers, memory, lead, cells, forecasts):
     """Store the forecasts of the experts, and of the mixture after them, at a horizon in cells until their value is
-    observed.
+    observed. Missing forecasts are UNSEEN.
     """
     free = free_slot(numbers, at.EXPERT_DUE + _FIRST[lead], at.EXPERT_PENDING[lead], cells)
     if free < 0:
@@ -158,7 +168,8 @@ def add_experts(numbers, memory, lead, cells, forecasts):
     numbers[at.EXPERT_BASE + slot] = numbers[at.LATEST]
     first = at.EXPERT_FORECAST + slot * at.FORECASTS
     for k in range(at.FORECASTS):
-        memory[first + k] = np.float32(forecasts[k] - numbers[at.LATEST])
+        is_there = forecasts[k] == forecasts[k]
+        memory[first + k] = np.float32(forecasts[k] - numbers[at.LATEST]) if is_there else UNSEEN
 
 
 @inline_jit

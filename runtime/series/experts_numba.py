@@ -37,7 +37,9 @@ def expert_forecasts(numbers, memory, weights, cells, moment, network, out):
         log = smoothed_forecast(numbers, memory, weights, 1, cells, now + whole) + np.log(numbers[at.FIRST])
         out[at.SMOOTHING_OF_LOGS] = min(np.exp(min(log, LARGEST_LOG)), high)
     before = now + whole - season * ((whole + season - 1) // season)
-    out[at.SEASONAL] = numbers[at.VALUES + before % at.RING] if season > 1 and before > 0 else latest
+    out[at.SEASONAL] = latest
+    if season > 1:
+        out[at.SEASONAL] = numbers[at.VALUES + before % at.RING] if before > 0 else np.nan
     slope = (latest - numbers[at.FIRST]) / max(now - 1, 1)
     out[at.DRIFT] = min(max(latest + slope * cells, low), high)
     profile, here = expected(numbers, memory, moment), numbers[at.PROFILE_NOW]

@@ -82,8 +82,8 @@ IS_POSITIVE, IS_WHOLE, WAS_ODD, TOUCHES = (_numbers.next() for _ in range(4))
 CHANGE, CHANGES = _numbers.next(FORMS), _numbers.next(FORMS)
 # By member: level and trend; and the loss by horizon.
 LEVEL, TREND, LOSS = _numbers.next(MEMBERS), _numbers.next(MEMBERS), _numbers.next(MEMBER_LEADS * MEMBERS)
-# By horizon and expert.
-REGRET, SQUARES = _numbers.next(LEAD_COUNT * EXPERT_COUNT), _numbers.next(LEAD_COUNT * EXPERT_COUNT)
+# By horizon and expert: regret, sum of squared losses, and number of scored forecasts of the expert's own.
+REGRET, SQUARES, OWN_SCORED = (_numbers.next(LEAD_COUNT * EXPERT_COUNT) for _ in range(3))
 # By horizon: mean absolute errors of mixture and network; the mean and the mean square of the errors of the mixture's
 # mean, and their number; the number of all errors; the last error of the mixture's mean; and the mean product of two
 # successive errors of it.

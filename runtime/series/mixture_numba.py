@@ -184,17 +184,13 @@ def observe_column(numbers, memory, cells, value, unit, moment, work):
 
 @inline_jit
 def _mixed(weights, forecasts):
-    """Return the mixture of the forecasts that are not missing. Replace missing forecasts by it."""
+    """Return the mixture of the forecasts that are not missing."""
     mixed = total = 0.0
     for k in range(at.EXPERT_COUNT):
         if forecasts[k] == forecasts[k]:
             mixed += weights[k] * forecasts[k]
             total += weights[k]
-    mixed /= total
-    for k in range(at.EXPERT_COUNT):
-        if forecasts[k] != forecasts[k]:
-            forecasts[k] = mixed
-    return mixed
+    return mixed / total
 
 
 @inline_jit
@@ -312,8 +308,7 @@ def write_weights(numbers, leads, unit, weights, a, work):
     for h in range(len(leads)):
         lead, forecasts, total = nearest_lead(cells_of(leads[h], unit)), work.forecasts[h, a], 0.0
         for k in range(at.EXPERT_COUNT):
-            # An expert of the profile without a forecast has the forecast of the mixture.
-            is_used = k < at.PROFILED or forecasts[k] != forecasts[at.MIXED]
+            is_used = forecasts[k] == forecasts[k]
             weights[h, a, k] = work.expert_weights[lead, k] if numbers[at.SEEN] >= MIXED_FROM and is_used else 0.0
             total += weights[h, a, k]
         for k in range(at.EXPERT_COUNT):

@@ -42,7 +42,7 @@ from rfa.runtime.uncertainty.steps import Readout
 Array = np.ndarray
 MAGIC: Final = b"RFAS\x07"
 # First bytes of states with a mixture.
-MIXED_MAGIC: Final = b"RFAM\x0a"
+MIXED_MAGIC: Final = b"RFAM\x0b"
 PREFIX: Final = "series."
 MEANS, PRECISIONS = (f"{PREFIX}{name}" for name in ("means", "precisions"))
 # Number of rows of a piece. They take about 20 ms in compiled code. If a device runs the network, a piece has four

@@ -60,20 +60,25 @@ class Weights:
 
     def __init__(self):
         self.regret, self.squares = np.zeros(len(PRIOR)), np.zeros(len(PRIOR))
-        self.error, self.count = 0.0, 0
+        self.own, self.error, self.count = np.zeros(len(PRIOR)), 0.0, 0
 
     def rates(self):
         return np.minimum(0.5, 0.5 * np.sqrt(np.log(1 / PRIOR) / (1 + self.squares)))
 
     def now(self):
         weights = PRIOR * self.rates() * np.exp(-self.rates() * self.regret)
-        trust = min(self.count / 4, 1)
-        return trust * weights / weights.sum() + (1 - trust) * (np.arange(len(PRIOR)) == 0)
+        weights[1:] *= self.own[1:] > 0
+        found = np.minimum(self.own / max(4, np.sqrt(self.count)), 1) * weights / weights.sum()
+        found[0] = 1 - found[1:].sum()
+        return found
 
     def score(self, forecasts, mixed, value):
         self.count += 1
         share = max(1 / self.count, 0.01)
         self.error += share * (abs(mixed - value) - self.error)
-        losses = np.clip(np.sign(mixed - value) * (forecasts - mixed) / self.error, -10, 10)
+        is_own = ~np.isnan(forecasts)
+        away = np.where(is_own, forecasts - mixed, 0.0)
+        losses = np.clip(np.sign(mixed - value) * away / self.error, -10, 10)
         self.regret += losses * (1 + self.rates() * losses)
         self.squares += losses**2
+        self.own += is_own
