@@ -12,14 +12,11 @@ from rfa.runtime.compiling import inline_jit, source_inline_jit
 from rfa.runtime.filters.observed import PRECISION
 from rfa.runtime.uncertainty import learned_tail
 from rfa.runtime.uncertainty.baseline import LEVEL, SPREAD, interpolate, learn, share_below, size_of_one, standard
-from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability
+from rfa.runtime.uncertainty.learned_tail import BODY, HELD, QUIET, learn_tail_probability, least_early
 from rfa.runtime.uncertainty.rules import GAP, RANGE, RULES, STRETCH, VALUE
 
 # Value that replaces a variance that is zero, or negative because of rounding.
 LEAST_VARIANCE = 1e-300
-# Until the scores of a stream have been learned, a tail probability is at least this fraction of the inverse of their
-# number, because the bundle's scale is only a first guess for this stream.
-EARLY = 0.1
 # Factor by which the evidence of an alarm must be larger in the quiet time after another alarm.
 NEWS = 1.1
 
@@ -38,9 +35,10 @@ def _tail_probability(scorer, stream, learns, seen, nis):
     count = learned_tail.COLUMNS if is_early or score > threshold else learned_tail.GRID
     for k in range(count):
         work.tail[k] = tail[k]  # in float64 from here on
-    p = learn_tail_probability(score, np.exp(work.baseline[LEVEL] / 2), learns, work.tail)
+    noise = np.exp(work.baseline[LEVEL] / 2)
+    p = learn_tail_probability(score, noise, learns, work.tail)
     if is_early:
-        p = max(1 - share, EARLY / (tail[learned_tail.SEEN] + 1))
+        p = max(1 - share, least_early(score * noise, tail))
     elif p > BODY:
         # Below the threshold, whose fraction is 1 - BODY according to the bundle's table.
         edge = share_below(standard(threshold ** (2 / 3), 1.0), streams.baseline[stream][SPREAD], tail_model)

@@ -39,6 +39,8 @@ BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
 # Largest number of scores before the first threshold.
 FIRST = 80
+# See `least_early`.
+EARLY = 0.1
 # Smallest threshold in standard deviations of the filter. A smaller score is not an excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
@@ -113,6 +115,29 @@ def _count(survival, learned):
 def has_begun(learned):
     """Return whether there is a threshold."""
     return learned[THRESHOLD] > 0
+
+
+@inline_jit
+def least_early(size, learned):
+    """Return the least tail probability of a score before there is a threshold, because the scale of the model is only
+    a first guess for the stream.
+
+    It is EARLY / n for the n-th score. If the score is more than three times as large as all before, it is that of a
+    Pareto tail with exponent 2 beyond the largest, (largest / size)² / n, unless most scores were zero.
+
+    Args:
+        size: Score, in the unit of the stored ones.
+        learned: State before the score, `[COLUMNS]`.
+    """
+    largest, positive, seen = 0.0, 0, min(max(int(learned[SEEN]), 0), FIRST)
+    for k in range(seen):
+        stored = np.float64(learned[GRID + k])
+        largest = max(largest, stored)
+        positive += 1 if stored > 0 else 0
+    share = EARLY
+    if 2 * positive > seen and size > largest:
+        share = min(share, (largest / size) ** 2)
+    return share / (seen + 1)
 
 
 @inline_jit

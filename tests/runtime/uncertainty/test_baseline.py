@@ -19,11 +19,11 @@ import pytest
 from rfa.runtime.bundle.bundle import open_bundle
 from rfa.runtime.filters.filter import FilterRuntime
 from rfa.runtime.pool import StatePool
-from rfa.runtime.uncertainty.anomaly import EARLY
 from rfa.runtime.uncertainty.baseline import COLUMNS, COUNT, LEVEL, MEMORY, PRIOR, SPREAD
 from rfa.runtime.uncertainty.baseline import learn as inlined_learn
 from rfa.runtime.uncertainty.calibration import Calibration
 from rfa.runtime.uncertainty.interface import Row
+from rfa.runtime.uncertainty.learned_tail import EARLY
 from tests.inlined import callable_from_python
 from tests.model.joint_gaussian import van_loan
 from tests.runtime.uncertainty import baseline_reference

@@ -94,3 +94,15 @@ def test_extremes_stay_finite_as_kept(score: float) -> None:
         kept = learned.astype(np.float32)
         assert 0 < p <= 1 and np.isfinite(kept).all() and (p == 1 or p <= BODY)
     assert kept[THRESHOLD] >= np.float32(LEAST_THRESHOLD)
+
+
+def test_early_scores_are_limited_unless_they_are_far_larger_than_all_before():
+    """(M / s)² / n beyond three times the largest score M, and otherwise .1 / n."""
+    state, floor = np.zeros(COLUMNS), callable_from_python(learned_tail.least_early)
+    assert floor(5.0, state) == 0.1  # nothing is known
+    scores = [0.5, 1.5, 2.0, 1.0]
+    state[GRID : GRID + 4], state[SEEN] = scores, 4
+    for size in (0.1, 2.0, 6.0, 20.0, 200.0):
+        assert floor(size, state) == pytest.approx(min(0.1, (2.0 / size) ** 2) / 5)
+    state[GRID : GRID + 3] = 0.0  # most values were constant
+    assert floor(200.0, state) == 0.1 / 5
