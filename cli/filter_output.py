@@ -155,6 +155,8 @@ def as_csv(table: pa.Table) -> bytes:
     from pyarrow import csv as arrow_csv
 
     table = _plain(table)
+    # For a first batch without rows, Arrow writes the undefined bytes of its buffer.
+    table = pa.Table.from_batches([batch for batch in table.to_batches() if batch.num_rows], table.schema)
     header = io.StringIO()
     csv.writer(header, lineterminator="\n").writerow(table.column_names)
     # "none" fails if a text needs quotes. "needed" quotes every text.

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from rfa.cli import plot
 from rfa.cli.digits import round_estimates, round_score
 from rfa.cli.filter_models import load_filter
+from rfa.cli.filter_output import as_csv
 from rfa.cli.filter_run import Task
 from rfa.cli.plot import MAX_PANELS, axis_label, gaps, largest_deviations, y_limits
 from rfa.data import load_series
@@ -130,6 +131,13 @@ def test_no_digits_are_cut_where_there_is_no_width() -> None:
         0.999877,
         12.3,
     ]
+
+
+def test_a_series_without_rows_adds_nothing_to_the_csv() -> None:
+    table = pa.table({"t": [1, 2], "door": ["open", "shut"]})
+    none, once = table.slice(0, 0), "1,open\n2,shut\n"
+    for parts, expected in (([none, table], once), ([table, none, table], 2 * once), ([none, none], "")):
+        assert as_csv(pa.concat_tables(parts)).decode() == "t,door\n" + expected
 
 
 def test_series_by_key_and_from_several_files_are_each_as_alone(tmp_path: Path) -> None:
