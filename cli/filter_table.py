@@ -65,8 +65,8 @@ def as_table(
     file = unique_names([*blocks[0][0], FILE])[-1]
     for source, results, kind in blocks:
         count = len(next(iter(results.values())))
-        before = {file: pa.array([first.file] * count)} if has_file else {}
-        after = {KIND: pa.array([kind] * count)} if len(blocks) > 1 else {}
+        before = {file: pa.array([first.file] * count, pa.string())} if has_file else {}
+        after = {KIND: pa.array([kind] * count, pa.string())} if len(blocks) > 1 else {}
         tables.append(({**before, **source}, {**after, **results}))
     found, renamed = _join_blocks(tables)
     alarms = [column for name, column in renamed.items() if name.endswith("alarm")]

@@ -36,6 +36,9 @@ def write_clock(table: Table, series: Series, times: np.ndarray) -> dict[str, An
 
     if not series.clock_columns:
         return {"t": pa.array(times)}
+    if not len(times):
+        # The type and format of the column are those of any of its times.
+        return {name: cells.slice(0, 0) for name, cells in write_clock(table, series, series.times[-1:]).items()}
     row = 0 if series.rows is None else int(series.rows[-1])
     last = {name: table.columns[name].slice(row, 1) for name in series.clock_columns}
     if series.clock_parts is None:

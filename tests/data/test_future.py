@@ -148,6 +148,10 @@ def test_times_that_are_written_below_a_file_are_read_as_they_are(kind: Kind) ->
         return
     ahead = future_times(series, "3")
     written = write_clock(frame.table, series, ahead)
+    none = write_clock(frame.table, series, ahead[:0])
+    assert {name: (0, cells.type) for name, cells in written.items()} == {
+        name: (len(cells), cells.type) for name, cells in none.items()
+    }
     columns = {
         name: pa.chunked_array([*frame.table.columns[name].cast(pa.string()).chunks, cells.cast(pa.string())])
         for name, cells in written.items()

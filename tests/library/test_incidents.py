@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from starlette.testclient import TestClient
 
 import rfa
@@ -76,3 +79,33 @@ def test_incidents_that_are_not_listed_are_counted(tmp_path: Path, monkeypatch: 
     for name in ("a.csv", "b.csv"):
         frame.to_csv(tmp_path / name, index=False)
     assert rfa.detect(tmp_path, 0.02, model="auto").omitted == 2 * found.omitted > 0
+
+
+@pytest.mark.parametrize("time_format", ["%Y-%m-%d", "%d.%m.%Y", "%d-%b-%Y"])
+def test_series_without_incidents_have_tables_without_rows(tmp_path: Path, time_format: str) -> None:
+    times = pd.date_range("2025-01-01", periods=120).strftime(time_format)
+    values = np.random.default_rng(0).uniform(95, 105, (3, 120)).round(1)
+    quiet = pd.concat(pd.DataFrame({"date": times, "store": k, "y": row}) for k, row in enumerate(values))
+    quiet.to_csv(tmp_path / "a.csv", index=False)
+    values[1, 100] = 30
+    loud = pd.concat(pd.DataFrame({"date": times, "store": k, "y": row}) for k, row in enumerate(values))
+    loud.to_csv(tmp_path / "b.csv", index=False)
+    options = ("--model", "auto", "--rules", "value", "--rate", "0.002")
+    code, none, err = run("detect", tmp_path / "a.csv", *options)
+    assert code == 0 and none.startswith("store,begin,end,") and none.count("\n") == 1 and "0 incidents" in err
+    one = f"1,{times[100]},{times[100]},1,y,30,"
+    code, found, err = run("detect", tmp_path / "b.csv", *options)
+    assert code == 0 and found.startswith(none + one) and found.count("\n") == 2 and "1 incident " in err
+    code, joined, _ = run("detect", tmp_path, *options)
+    assert code == 0 and joined == f"file,{none}b.csv,{found.removeprefix(none)}"
+    code, rows, _ = run("detect", tmp_path, *options, "--rows")
+    assert code == 0 and rows.splitlines()[1].startswith(f"b.csv,{times[100]},1,30,") and rows.count("\n") == 2
+    for data in (tmp_path / "b.csv", tmp_path):
+        detected: Any = rfa.detect(data, 0.002, model="auto", rules=["value"])
+        (incident,) = detected.incidents.to_dict("records")
+        assert incident["begin"] == incident["time"] == times[100]
+    detected = rfa.detect(tmp_path / "a.csv", 0.002, model="auto", rules=["value"])
+    assert len(detected.incidents) == 0
+    code, _, err = run("detect", tmp_path, *options[:-1], "1e-9", "--out", tmp_path / "none.parquet")
+    empty = parquet.read_table(tmp_path / "none.parquet")
+    assert code == 0 and len(empty) == 0 and not any(map(pa.types.is_null, empty.schema.types)), err
