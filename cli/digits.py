@@ -32,15 +32,20 @@ def round_estimates(parts: Mapping[str, np.ndarray], digits: int | None) -> dict
     """Return columns `[N]` in which each row is rounded according to the width of its 90 % interval.
 
     The digits up to `digits` places after the leading digit of the width are kept. For a width of 2.34 and 3 digits,
-    numbers are rounded to thousandths. Digits before the decimal point are always kept.
+    numbers are rounded to thousandths. Digits before the decimal point are always kept. If the width is 0, that of a
+    normal distribution with the standard deviation is used.
 
     Args:
         parts: Mapping from names to columns. It must include "low90" and "high90", or "std".
         digits: Number of digits. None disables rounding.
     """
+    import numpy as np
+
     if digits is None:
         return dict(parts)
     width = parts["high90"] - parts["low90"] if "high90" in parts else STDS * parts["std"]
+    if "std" in parts:
+        width = np.where(width == 0, STDS * parts["std"], width)
     return {name: _round(values, width, digits) for name, values in parts.items()}
 
 

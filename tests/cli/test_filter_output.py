@@ -133,6 +133,14 @@ def test_no_digits_are_cut_where_there_is_no_width() -> None:
     ]
 
 
+def test_an_interval_without_width_has_the_digits_of_the_deviation() -> None:
+    exact, ends = np.array([95.00045499236461, 95.1]), np.array([95.0, 95.1])
+    parts = {"mean": exact, "std": np.array([0.0007284467813650315, 0]), "low90": ends, "high90": ends}
+    found = round_estimates(parts, 3)
+    assert found["mean"].tolist() == [95.000455, 95.1] and found["std"].tolist() == [0.000728, 0]
+    assert found["low90"].tolist() == ends.tolist()
+
+
 def test_a_series_without_rows_adds_nothing_to_the_csv() -> None:
     table = pa.table({"t": [1, 2], "door": ["open", "shut"]})
     none, once = table.slice(0, 0), "1,open\n2,shut\n"
