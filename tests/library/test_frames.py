@@ -17,7 +17,7 @@ from rfa.library.incidents import describe_incidents
 from tests.library.frames import KINDS, ZONE, as_given, asked, column, observed, readings, same, seconds
 from tests.library.keys import API_KEY, STATE_KEY
 
-FOLLOWED = [1.0, 4.0, 24.0]  # leads of `series` before 24 rows ahead, and these
+FOLLOWED = (24, 1, 4, 19)  # leads that `forecast` follows for 24 rows ahead
 ADDED = [
     "temp_mean", "temp_std", "temp_low50", "temp_high50", "temp_low90", "temp_high90", "humidity_mean", "humidity_std",
     "humidity_low50", "humidity_high50", "humidity_low90", "humidity_high90", "weight", "nis", "anomaly", "confidence",
