@@ -54,7 +54,8 @@ System = Annotated[
 Horizon = Annotated[
     str | None,
     typer.Option(
-        help="Number of rows to forecast after the last row, such as 24, or a duration such as 30min, 6h or 1d."
+        help="Number of rows to forecast after the last row, such as 24, or a duration such as 30min, 6h or 1d. "
+        "Closed days and nights, at which the series never has rows, are skipped."
     ),
 ]
 Leads = Annotated[

@@ -9,13 +9,12 @@ import numpy as np
 from rfa.data.durations import SECONDS, duration
 from rfa.data.local_time import local_seconds, utc_seconds
 from rfa.data.series import Series
+from rfa.data.weekly_times import weekly_times
 
 MOST_AHEAD: Final = 10_000
 # Number of the last time steps from which the typical step is computed.
 OF_LATE: Final = 25
 DAY: Final = SECONDS["d"]
-# Future rows skip weekends if at least this number of rows contain no weekend.
-WORKING_DAYS: Final = 10
 # Maximum time step in seconds, and default number of rows to forecast. Default number if rows are numbered.
 USUAL: Final = "usual"
 USUAL_ROWS: Final = (
@@ -65,15 +64,15 @@ def usual_rows(series: Series) -> int:
 def future_times(series: Series, text: str) -> np.ndarray:
     """Return the times of the next rows up to a horizon, `[M]`. They are one typical time step apart.
 
-    Steps of days, weeks, months or years follow the calendar of the time zone. Weekends are skipped if the series
-    has no rows on weekends.
+    Steps of days, weeks, months or years follow the calendar of the time zone. Weekdays and times of day at which the
+    series never has rows are skipped, such as closed days and nights. See `rfa.data.weekly_times`.
 
     Args:
         series: The series.
         text: Number of rows or duration, as in `--horizon`, or USUAL for the default number of rows.
 
     Raises:
-        ValueError: If the horizon is invalid, is shorter than a step, or has too many rows.
+        ValueError: If the horizon is invalid, ends before the next row, or has too many rows.
     """
     rows, seconds = (usual_rows(series), 0.0) if text == USUAL else parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
@@ -84,29 +83,37 @@ def future_times(series: Series, text: str) -> np.ndarray:
             raise ValueError(f"--horizon {text} exceeds the limit of {MOST_AHEAD:,} rows, which are {step:g} s apart")
         rows = int(seconds / step + 1) + 1  # calendar steps may be slightly shorter
     found = _next(series, step, rows)
-    if seconds:
-        found = found[found <= series.times[-1] + seconds * (1 + 1e-9)]
-        if not len(found):
-            raise ValueError(f"--horizon {text} is shorter than the time between two rows, {step:g} s")
-    return found
+    return _within(series, found, seconds, f"--horizon {text}", step) if seconds else found
+
+
+def _within(series: Series, found: np.ndarray, seconds: float, horizon: str, step: float) -> np.ndarray:
+    ahead = found[found <= series.times[-1] + seconds * (1 + 1e-9)]
+    if len(ahead):
+        return ahead
+    if step > seconds:
+        raise ValueError(f"{horizon} is shorter than the time between two rows, {step:g} s")
+    begin = str(np.datetime64(round(local_seconds(found[:1], series.zone)[0]), "s")).replace("T", " ")
+    raise ValueError(
+        f"{horizon} ends before the next row, {begin}, because the series never has rows at the times before it"
+    )
 
 
 def _next(series: Series, step: float, count: int) -> np.ndarray:
-    even = series.times[-1] + step * np.arange(1, count + 1)
     if not series.is_dated:
-        return even
+        return series.times[-1] + step * np.arange(1, count + 1)
     shown = local_seconds(series.times, series.zone)
     months = _months_ahead(shown, count)
     if months is not None:
         return utc_seconds(months, series.zone)
     lags = np.diff(shown)
     lag = float(np.median(lags[lags > 0]))
-    if lag % DAY:
-        return even
-    has_weekends = lag != DAY or len(shown) < WORKING_DAYS or _is_weekend(shown).any()
-    # Of 2 n + 4 consecutive days, at least n are working days.
-    ahead = shown[-1] + lag * np.arange(1, (count if has_weekends else 2 * count + 4) + 1)
-    return utc_seconds(ahead if has_weekends else ahead[~_is_weekend(ahead)][:count], series.zone)
+    is_daily = lag % DAY == 0
+    weekly = weekly_times(series.utc_offsets.local(series.times), lag if is_daily else step)
+    if weekly is not None:
+        step = weekly.step
+    steps = np.arange(1, (count if weekly is None else weekly.enough(count)) + 1)
+    ahead = utc_seconds(shown[-1] + lag * steps, series.zone) if is_daily else series.times[-1] + step * steps
+    return ahead if weekly is None else ahead[weekly.holds(series.utc_offsets.local(ahead))][:count]
 
 
 def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
@@ -126,8 +133,3 @@ def _months_ahead(shown: np.ndarray, count: int) -> np.ndarray | None:
     last = (ahead + 1).astype("datetime64[D]") - 1
     found = last if is_end else np.minimum(ahead.astype("datetime64[D]") + place[-1], last)
     return found.astype(np.int64) * DAY + shown[-1] % DAY
-
-
-def _is_weekend(shown: np.ndarray) -> np.ndarray:
-    """Return whether local times are on a weekend. They are seconds since 1970-01-01, which was a Thursday."""
-    return (np.floor(shown / DAY).astype(np.int64) + 3) % 7 >= 5

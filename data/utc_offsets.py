@@ -52,6 +52,13 @@ class UtcOffsets:
             return UTC
         return cls(tuple(times[first].tolist()), tuple(seconds[first].tolist()))
 
+    def local(self, times: np.ndarray) -> np.ndarray:
+        """Convert seconds since 1970 UTC to local time."""
+        if not self.begins:
+            return times
+        place = np.searchsorted(self.begins, times, side="right") - 1
+        return times + np.array(self.seconds)[place.clip(min=0)]
+
     def array(self) -> np.ndarray:
         """Return the times and offsets of the K changes as an array `[K, 2]`."""
         return np.array([self.begins, self.seconds], np.float64).T.copy()

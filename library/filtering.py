@@ -136,8 +136,8 @@ def forecast(
 
     Args:
         horizon: A number of rows such as 24, or a duration such as "6h" for all rows in it. The rows are one typical
-            time step of the series apart. Steps of days, weeks or months follow the calendar of `tz`. They skip
-            weekends if the data contain no weekends.
+            time step of the series apart. Steps of days, weeks or months follow the calendar of `tz`. Weekdays
+            and times of day at which the series never has rows, such as closed days and nights, are skipped.
         minimum, maximum: Smallest and largest possible value. No number in the forecast lies outside.
         weights: Whether to return the weights of the models that "default" combines. Other models have no weights.
         known: Columns whose future values are known. Rows at the end that contain values only in these columns are in
