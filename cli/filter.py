@@ -95,7 +95,8 @@ def forecast_series(
     """Forecast the next rows of recorded series, with mean, standard deviation and 90 % interval.
 
     The default horizon depends on the time step: one day for hourly rows, one week for daily rows, one year for monthly
-    or quarterly rows, and so on.
+    or quarterly rows, and so on. If the file contains future rows with values only in the columns of --known, the
+    default is these rows.
     """
     from rfa.cli.filter_run import Task
     from rfa.data.horizon import USUAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -65,15 +66,20 @@ def future_times(series: Series, text: str) -> np.ndarray:
     """Return the times of the next rows up to a horizon, `[M]`. They are one typical time step apart.
 
     Steps of days, weeks, months or years follow the calendar of the time zone. Weekdays and times of day at which the
-    series never has rows are skipped, such as closed days and nights. See `rfa.data.weekly_times`.
+    series never has rows are skipped, such as closed days and nights. See `rfa.data.weekly_times`. If the table
+    contains future rows, which have only values that are known ahead, the times begin with those of these rows.
 
     Args:
         series: The series.
-        text: Number of rows or duration, as in `--horizon`, or USUAL for the default number of rows.
+        text: Number of rows or duration, as in `--horizon`, or USUAL for all future rows in the table. If it
+            contains none, USUAL is the default number of rows.
 
     Raises:
         ValueError: If the horizon is invalid, ends before the next row, or has too many rows.
     """
+    listed = _listed(series)
+    if text == USUAL and len(listed):
+        return listed
     rows, seconds = (usual_rows(series), 0.0) if text == USUAL else parse_horizon(text)
     step = usual_step(series) or (1.0 if series.clock is None else 0.0)
     if not step:
@@ -82,8 +88,17 @@ def future_times(series: Series, text: str) -> np.ndarray:
         if seconds / step > MOST_AHEAD:
             raise ValueError(f"--horizon {text} exceeds the limit of {MOST_AHEAD:,} rows, which are {step:g} s apart")
         rows = int(seconds / step + 1) + 1  # calendar steps may be slightly shorter
-    found = _next(series, step, rows)
-    return _within(series, found, seconds, f"--horizon {text}", step) if seconds else found
+    known = replace(series, times=np.concatenate((series.times, listed)))
+    found = np.concatenate((listed, _next(known, step, max(rows - len(listed), 0))))
+    return _within(series, found, seconds, f"--horizon {text}", step) if seconds else found[:rows]
+
+
+def _listed(series: Series) -> np.ndarray:
+    """Return the times of the future rows in the table."""
+    if series.covariates is None:
+        return np.empty(0)
+    times = np.unique(series.covariates.times)
+    return times[times > series.times[-1]][:MOST_AHEAD]
 
 
 def _within(series: Series, found: np.ndarray, seconds: float, horizon: str, step: float) -> np.ndarray:
@@ -92,10 +107,10 @@ def _within(series: Series, found: np.ndarray, seconds: float, horizon: str, ste
         return ahead
     if step > seconds:
         raise ValueError(f"{horizon} is shorter than the time between two rows, {step:g} s")
-    begin = str(np.datetime64(round(local_seconds(found[:1], series.zone)[0]), "s")).replace("T", " ")
-    raise ValueError(
-        f"{horizon} ends before the next row, {begin}, because the series never has rows at the times before it"
-    )
+    begin = f"{found[0]:g}"
+    if series.is_dated:
+        begin = str(np.datetime64(round(local_seconds(found[:1], series.zone)[0]), "s")).replace("T", " ")
+    raise ValueError(f"{horizon} ends before the next row, {begin}, because the series has no rows before this time")
 
 
 def _next(series: Series, step: float, count: int) -> np.ndarray:

@@ -141,7 +141,7 @@ def forecast(
         minimum, maximum: Smallest and largest possible value. No number in the forecast lies outside.
         weights: Whether to return the weights of the models that "default" combines. Other models have no weights.
         known: Columns whose future values are known. Rows at the end that contain values only in these columns are in
-            the future. The forecast starts after the last row with another value.
+            the future. The forecast starts after the last row with another value, with the times of these rows.
         data, time, columns, by, model, system, levels, tz, time_format, strict, missing: See `rfa.filter`.
 
     Returns:

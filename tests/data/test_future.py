@@ -93,6 +93,22 @@ def test_a_horizon_that_holds_no_row_or_too_many_is_refused() -> None:
         future_times(one, "1")
 
 
+@pytest.mark.parametrize(
+    ("horizon", "expected"),
+    [("usual", [9, 12, 16]), ("2", [9, 12]), ("4", [9, 12, 16, 17]), ("4d", [9, 12]), ("11d", [9, 12, 16, 17, 18, 19])],
+)
+def test_future_rows_in_the_table_determine_the_times(horizon: str, expected: list[int]) -> None:
+    """Eight days with values, and three future rows, of which only the price is known."""
+    days = [*range(1, 9), 9, 12, 16]
+    table = pa.table({
+        "time": [datetime(2024, 3, day) for day in days],
+        "y": [*map(float, range(8)), None, None, None],
+        "price": [float(day % 3) for day in days],
+    })  # fmt: skip
+    series = read_frame(table, known=["price"])[()]
+    assert [int(time) for time in 1 + future_times(series, horizon) // SECONDS["d"] - 19783] == expected
+
+
 # 37 is prime to the number of choices of each part, so that all of them occur.
 @pytest.mark.parametrize("stride", [37, pytest.param(5, marks=pytest.mark.slow)])
 def test_dates_and_times_of_day_read_apart_are_those_read_together(stride: int) -> None:
