@@ -19,7 +19,9 @@ from rfa.runtime.uncertainty.rules import FEWEST, GAP, GAPS, RUNS, STANDSTILL, S
 Array = np.ndarray[Any, Any]
 # History from which the tail of `stretch` is estimated. The first working day and the first day of a weekend only set
 # the profile. See learned_tail.FIRST, stretch.FEWEST_DAYS and stretch.FEWEST_STRETCHES.
-STRETCH_HISTORY: Final = "about 300 rows in at least 7 days, or about 700 rows, after the first working and weekend day"
+STRETCH_HISTORY: Final = (
+    "about 300 rows in at least 7 days of several rows, or about 720 rows, after the first working and weekend day"
+)
 
 
 def describe_inactive_rules(adaptive: Mapping[str, Array], rule: AlarmRule, step: float) -> str | None:

@@ -39,8 +39,8 @@ BODY = 0.1
 PACE, START, LONGEST = 3.0, 40.0, 4000.0
 # Largest number of scores before the first threshold.
 FIRST = 80
-# See `least_early`.
-EARLY = 0.1
+# See `least_early`. From EARLY_FROM scores on, the largest of them is representative of the stream.
+EARLY, EARLY_FROM = 0.1, 10
 # Smallest threshold in standard deviations of the filter. A smaller score is not an excess.
 LEAST_THRESHOLD = 0.01
 SHAPES = np.array([-1.2, -0.6, -0.3, -0.1, 0.1, 0.3, 0.6])
@@ -122,8 +122,9 @@ def least_early(size, learned):
     """Return the least tail probability of a score before there is a threshold, because the scale of the model is only
     a first guess for the stream.
 
-    It is EARLY / n for the n-th score. If the score is more than three times as large as all before, it is that of a
-    Pareto tail with exponent 2 beyond the largest, (largest / size)² / n, unless most scores were zero.
+    It is EARLY / n for the n-th score. If the score is more than three times as large as all before, of which there are
+    at least EARLY_FROM, it is that of a Pareto tail with exponent 2 beyond the largest, (largest / size)² / n, unless
+    most scores were zero.
 
     Args:
         size: Score, in the unit of the stored ones.
@@ -135,7 +136,7 @@ def least_early(size, learned):
         largest = max(largest, stored)
         positive += 1 if stored > 0 else 0
     share = EARLY
-    if 2 * positive > seen and size > largest:
+    if seen >= EARLY_FROM and 2 * positive > seen and size > largest:
         share = min(share, (largest / size) ** 2)
     return share / (seen + 1)
 

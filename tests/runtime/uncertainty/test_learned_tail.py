@@ -100,9 +100,10 @@ def test_early_scores_are_limited_unless_they_are_far_larger_than_all_before():
     """(M / s)² / n beyond three times the largest score M, and otherwise .1 / n."""
     state, floor = np.zeros(COLUMNS), callable_from_python(learned_tail.least_early)
     assert floor(5.0, state) == 0.1  # nothing is known
-    scores = [0.5, 1.5, 2.0, 1.0]
-    state[GRID : GRID + 4], state[SEEN] = scores, 4
+    state[GRID : GRID + 12], state[SEEN] = np.tile([0.5, 1.5, 2.0, 1.0], 3), 12
     for size in (0.1, 2.0, 6.0, 20.0, 200.0):
-        assert floor(size, state) == pytest.approx(min(0.1, (2.0 / size) ** 2) / 5)
-    state[GRID : GRID + 3] = 0.0  # most values were constant
-    assert floor(200.0, state) == 0.1 / 5
+        assert floor(size, state) == pytest.approx(min(0.1, (2.0 / size) ** 2) / 13)
+    state[SEEN] = 9  # too few
+    assert floor(200.0, state) == 0.1 / 10
+    state[GRID : GRID + 8], state[SEEN] = 0.0, 12  # most values were constant
+    assert floor(200.0, state) == 0.1 / 13
