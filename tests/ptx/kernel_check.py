@@ -37,6 +37,7 @@ from rfa.runtime.bundle.bundle import Bundle, open_bundle
 from rfa.runtime.bundle.documents import BundleError
 from rfa.runtime.bundle.golden import GoldenMismatch, run_golden
 from rfa.runtime.bundle.stored_kernels import StoredKernel
+from rfa.runtime.gpu.golden import supported_cases
 from rfa.runtime.text.config import Mode
 from tests.ptx.emulator import machine
 
@@ -260,7 +261,9 @@ def _compare_golden(bundle: Bundle, runs: Runs, errors: dict[str, float]) -> Non
     graphs = [*(["prefill", "step"] if runs.launched.has_slots else []), *["attention"] * runs.launched.has_attention]
     launched = {name: _Session(runs, sessions[name], name, errors) for name in graphs}
     try:
-        run_golden(bundle.golden, {**sessions, **launched}, bundle.weights())
+        # The kernels have one number of passes, that of the configuration.
+        cases = supported_cases(bundle.golden["cases"], bundle.manifest.config["inner"])
+        run_golden(bundle.golden | {"cases": cases}, {**sessions, **launched}, bundle.weights())
     except GoldenMismatch as error:
         raise BundleError(f"golden.json by the kernels for sm_{runs.architecture}: {error}") from None
 
