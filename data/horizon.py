@@ -110,7 +110,10 @@ def _within(series: Series, found: np.ndarray, seconds: float, horizon: str, ste
     begin = f"{found[0]:g}"
     if series.is_dated:
         begin = str(np.datetime64(round(local_seconds(found[:1], series.zone)[0]), "s")).replace("T", " ")
-    raise ValueError(f"{horizon} ends before the next row, {begin}, because the series has no rows before this time")
+    raise ValueError(
+        f"{horizon} ends before the next row, {begin}, because the series has no rows before this time; specify a "
+        "longer horizon, or a number of rows"
+    )
 
 
 def _next(series: Series, step: float, count: int) -> np.ndarray:
