@@ -198,12 +198,12 @@ def train_series(
     from rfa.training.language_config import find_config
     from rfa.training.series_config import SeriesRun
     from rfa.training.series_network import train_series as train
-    from rfa.training.wider_series import widened
+    from rfa.training.wider_series import is_wider, widened
 
     run = SeriesRun.from_file(find_config(config or ("series_tune" if data else "series")))
     source = begin or ("series" if data else "new")
     network = None if source == "new" else _series_network(source)
-    if network is not None and begin and config:
+    if network is not None and config and is_wider(run.model, network.config):
         network = widened(network, run.model)
     elif network is not None:
         run = replace(run, model=network.config)

@@ -18,6 +18,12 @@ WRITERS = ("embedding.2.", ".mixer.output.", ".feed_forward.down.")
 NORM = "norm."
 
 
+def is_wider(config: SeriesConfig, earlier: SeriesConfig) -> bool:
+    """Return whether a width of a configuration is larger than that of an earlier one, and none is smaller."""
+    widths, before = ([getattr(one, name) for name in WIDTHS] for one in (config, earlier))
+    return widths != before and all(new >= old for new, old in zip(widths, before, strict=True))
+
+
 @torch.no_grad()
 def widened(network: SeriesNetwork, config: SeriesConfig) -> SeriesNetwork:
     """Return a network with a configuration whose widths are at least those of `network`, and the same outputs.

@@ -9,7 +9,7 @@ from rfa.model.series.network import SeriesNetwork
 from rfa.runtime.series.config import SeriesConfig
 from rfa.training.series_batches import synthetic_batch
 from rfa.training.series_network import pinball, weighted_mean
-from rfa.training.wider_series import widened
+from rfa.training.wider_series import is_wider, widened
 
 NARROW = SeriesConfig(
     d_model=32, n_layers=2, n_heads=2, head_dim=4, n_slots=4, mlp_ratio=2,
@@ -58,6 +58,12 @@ def test_new_units_are_trained(narrow):
         is_new = torch.ones_like(parameter, dtype=torch.bool)
         is_new[tuple(slice(size) for size in old.shape)] = False
         assert parameter.grad[is_new].abs().sum() > 0, name
+
+
+def test_only_a_wider_configuration_replaces_that_of_the_network():
+    """A narrower one, such as that of `series_tune` for a wide network, is ignored."""
+    assert is_wider(WIDE, NARROW) and not is_wider(NARROW, WIDE) and not is_wider(NARROW, NARROW)
+    assert not is_wider(replace(WIDE, embedding_width=32), replace(NARROW, embedding_width=64))
 
 
 @pytest.mark.parametrize(
